@@ -1,3 +1,13 @@
 """Measure why a recommender's training job wastes its cores, and what to ask for instead."""
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`hpcncf.submit`, imported when it is first used: commands start without it."""
+    if name == "submit":
+        return importlib.import_module("hpcncf.launch.function").submit
+    raise AttributeError(f"module 'hpcncf' has no attribute {name!r}")

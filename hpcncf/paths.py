@@ -186,6 +186,11 @@ class ResultPaths:
         return submission.with_suffix(".code")
 
     @property
+    def functions(self) -> Path:
+        """Functions that `hpcncf.submit` was called with, pickled."""
+        return self.folder / "functions"
+
+    @property
     def snapshots(self) -> Path:
         """Copies of programs' code, for runs that were submitted with `code: snapshot`."""
         return self.folder / "code"

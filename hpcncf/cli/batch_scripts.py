@@ -12,13 +12,13 @@ from hpcncf.cli.progress import find_refusals, lines_refusals
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
+from hpcncf.launch.arrays import Quota, Task, fit, query_quota, tasks
+from hpcncf.launch.submit import not_submittable
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import Source, text, text_byhand
 from hpcncf.slurm.site import load_sites
 from hpcncf.state import status
-from hpcncf.submit.arrays import Quota, Task, fit, query_quota, tasks
-from hpcncf.submit.submit import not_submittable
 
 # An error names as many of the numbers to choose from.
 MOST: Final = 4

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf.submit import cancel
+    from hpcncf.launch import cancel
 
     ended = [
         (paths, state)

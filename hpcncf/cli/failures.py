@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import ID, filled, format_path, width
 from hpcncf.errors import printable
+from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
 from hpcncf.state.decide import attempt_logs, slurm_logs, tail
 from hpcncf.state.status import RunState
-from hpcncf.submit.retry import ran_out_of
 
 if TYPE_CHECKING:
     pass

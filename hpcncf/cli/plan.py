@@ -137,8 +137,8 @@ def _warn(plan: Plan) -> None:
 
 
 def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
-    from hpcncf.submit.arrays import shapes, tasks
-    from hpcncf.submit.submit import site_parameters
+    from hpcncf.launch.arrays import shapes, tasks
+    from hpcncf.launch.submit import site_parameters
 
     return [
         {
@@ -206,7 +206,7 @@ def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float
 
 def _unprepared(plan: Plan) -> list[str]:
     """The command that makes each folder of data which is not there yet."""
-    from hpcncf.submit.submit import prepare_command
+    from hpcncf.launch.submit import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]
     return list(dict.fromkeys(prepare_command(data) for data in missing))

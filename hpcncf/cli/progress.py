@@ -13,12 +13,12 @@ from hpcncf.collect.collect import reports
 from hpcncf.collect.resource_columns import measure, usable
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec
+from hpcncf.launch import submit
 from hpcncf.records.code_version import ELSEWHERE
 from hpcncf.records.schema import Progress
 from hpcncf.slurm import query
 from hpcncf.state.decide import NOT_SENT, has_all_ranks
 from hpcncf.state.status import RunState
-from hpcncf.submit import submit
 
 
 def lines(states: Sequence[RunState]) -> list[str]:

@@ -13,9 +13,9 @@ from hpcncf.worker.__main__ import add_setting_argument
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
     from hpcncf.job.spec import JobSpec
+    from hpcncf.launch.retry import Change
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.preflight import Limits
-    from hpcncf.submit.retry import Change
 
 HELP = "Submit failed and missing runs again."
 EPILOG = """\
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli.submit import report_submission
+    from hpcncf.launch import submit as amend
+    from hpcncf.launch import submit as launch
     from hpcncf.paths import ResultPaths
-    from hpcncf.submit import submit as amend
-    from hpcncf.submit import submit as launch
 
     paths = ResultPaths(args.results.resolve())
     job = _job(paths)
@@ -89,7 +89,7 @@ def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
 
 def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[Plan, set[str]]:
     """The plan with more for what ran out, and the runs that get no more."""
-    from hpcncf.submit import retry
+    from hpcncf.launch import retry
 
     plan, changes = retry.escalate(paths, job, limits.refusal if limits else lambda _: None)
     for change, runs in changes.items():

@@ -17,9 +17,9 @@ from hpcncf.errors import plural
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
     from hpcncf.job.spec import JobSpec
+    from hpcncf.launch.submit import Launched
     from hpcncf.paths import ResultPaths
     from hpcncf.records.submissions import Cluster
-    from hpcncf.submit.submit import Launched
 
 
 def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
@@ -50,7 +50,7 @@ def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
 def _commands(launched: Launched, command: Sequence[str]) -> dict[str, str | None]:
     """Commands that submit the rest: when jobs have ended, in fewer tasks, in spite of an unknown
     state."""
-    from hpcncf.submit.arrays import runs_per_task
+    from hpcncf.launch.arrays import runs_per_task
 
     no_room = [each.run for each in launched.left_out("no_room")]
     packed = runs_per_task(no_room, launched.delivery.tasks) if no_room else None
@@ -118,12 +118,12 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, help
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.job import load
+    from hpcncf.launch.submit import check, choose_cluster, limits_of, seen_by_slurm, submit
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import leave_plan
     from hpcncf.slurm import cluster_info
     from hpcncf.slurm.preflight import Limits
     from hpcncf.slurm.site import anchored
-    from hpcncf.submit.submit import check, choose_cluster, limits_of, seen_by_slurm, submit
 
     job = anchored(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
@@ -157,7 +157,7 @@ def _check_node(
     args: argparse.Namespace, paths: ResultPaths, job: JobSpec, plan: Plan, cluster: Cluster
 ) -> None:
     from hpcncf.errors import UsageError
-    from hpcncf.submit import node_check
+    from hpcncf.launch import node_check
 
     if cluster != "slurm":
         raise UsageError(f"--check-node needs a node of Slurm; --cluster {cluster} has none")
@@ -183,8 +183,8 @@ def report_submission(
     `command` submits the remaining runs.
     """
     from hpcncf.cli.wait import wait
-    from hpcncf.submit import submit as launch
-    from hpcncf.submit.final_report import report
+    from hpcncf.launch import submit as launch
+    from hpcncf.launch.final_report import report
 
     refused = {each.run.id: each.reason for each in launched.left_out("refused")}
     for line in launch.describe_refusals(refused):

@@ -17,7 +17,7 @@ from hpcncf.errors import UsageError
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
-    from hpcncf.submit.submit import Launched
+    from hpcncf.launch.submit import Launched
     from hpcncf.tune.outcome import Outcome, Worse
     from hpcncf.tune.trial import Going, Now
 
@@ -248,8 +248,8 @@ def tune_job(args: argparse.Namespace) -> int:
 
 
 def _going(args: argparse.Namespace) -> Going:
+    from hpcncf.launch.submit import choose_cluster, limits_of
     from hpcncf.paths import ResultPaths
-    from hpcncf.submit.submit import choose_cluster, limits_of
     from hpcncf.tune.trial import Going, grid_of, job_of
 
     job = job_of(args.job, args.settings)
@@ -282,7 +282,7 @@ def _under_way(now: Now) -> str:
 
 
 def _complain(launched: Launched) -> None:
-    from hpcncf.submit.submit import describe_refusals
+    from hpcncf.launch.submit import describe_refusals
 
     refused = {each.run.id: each.reason for each in launched.left_out("refused")}
     for line in [*describe_refusals(refused), *launched.notes]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli.wait import wait
+    from hpcncf.launch.submit import choose_cluster, describe_refusals
     from hpcncf.monitor.cgroup import usable
-    from hpcncf.submit.submit import choose_cluster, describe_refusals
     from hpcncf.tune import program
 
     if args.settings:

@@ -21,6 +21,7 @@ import psutil
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
+from hpcncf.launch.cancel import CancelCheck
 from hpcncf.local import machine, processes
 from hpcncf.local.processes import POLL_S, Ranks, Reason, Seat, Watch
 from hpcncf.monitor import gpu
@@ -28,7 +29,6 @@ from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import End, Packed, utc_now, write_record_with_retries
-from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker.allocation import cpus_of_job
 from hpcncf.worker.attempt import needs_run, take_or_join
 from hpcncf.worker.environment import Place, slurm_job_id

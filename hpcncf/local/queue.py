@@ -16,6 +16,8 @@ from typing import Final
 
 from hpcncf.job import plan
 from hpcncf.job.plan import Run
+from hpcncf.launch.cancel import CancelCheck
+from hpcncf.launch.final_report import report
 from hpcncf.local import machine, processes
 from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.monitor import node
@@ -27,8 +29,6 @@ from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
 from hpcncf.state.decide import complete, last_attempt
-from hpcncf.submit.cancel import CancelCheck
-from hpcncf.submit.final_report import report
 from hpcncf.worker.pinning import in_order
 
 # Of PYTHONSAFEPATH, where it is ours and not the user's: any value has Python's -P.

@@ -20,11 +20,11 @@ from hpcncf.errors import UsageError
 from hpcncf.job.command import Program, Remedies
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf.records.submissions import Cluster
-from hpcncf.submit.submit import Launched, submit
 from hpcncf.tune.search import (
     REPEATS,
     Ask,

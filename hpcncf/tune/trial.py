@@ -12,6 +12,7 @@ from hpcncf.errors import UsageError
 from hpcncf.job.load import load_job, read_data_keys, read_datasets
 from hpcncf.job.plan import missing_native_engine, with_engine_fallback
 from hpcncf.job.spec import JobSpec
+from hpcncf.launch.submit import Launched, find_refusals, submit
 from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
@@ -20,7 +21,6 @@ from hpcncf.records.schema import SCHEMA_VERSION, Integer, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import anchored
-from hpcncf.submit.submit import Launched, find_refusals, submit
 from hpcncf.tune.search import (
     Ask,
     Fate,

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import psutil
 
 from hpcncf.job.plan import Run
+from hpcncf.launch.cancel import CancelCheck
 from hpcncf.local import colocate
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.node import cores
@@ -21,7 +22,6 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import End, utc_now, write_record_with_retries
-from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker import environment
 from hpcncf.worker.attempt import needs_run
 from hpcncf.worker.environment import Place, place, slurm_job_id

@@ -15,11 +15,11 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
+from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, files, read_submissions, user
-from hpcncf.submit.submit import submit
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"

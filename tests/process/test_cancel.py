@@ -13,11 +13,11 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
+from hpcncf.launch import cancel
+from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, locked
 from hpcncf.records.submissions import read_submissions
-from hpcncf.submit import cancel
-from hpcncf.submit.submit import submit
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {training.seed: [1, 2, 3]}\n"

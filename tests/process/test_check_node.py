@@ -13,10 +13,7 @@ from conftest import FakeSlurm
 from hpcncf.cli import main
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import Resources
-from hpcncf.records.host import package_versions
-from hpcncf.records.schema import read_record, write_record
-from hpcncf.slurm.states import JobState
-from hpcncf.submit.node_check import (
+from hpcncf.launch.node_check import (
     ANSWER,
     LIMIT_MIN,
     QUESTION,
@@ -28,6 +25,9 @@ from hpcncf.submit.node_check import (
     differences,
     single_rank,
 )
+from hpcncf.records.host import package_versions
+from hpcncf.records.schema import read_record, write_record
+from hpcncf.slurm.states import JobState
 
 JobFile = Callable[[str], Path]
 

@@ -12,10 +12,10 @@ from test_snapshot import run_git
 
 from hpcncf.errors import UsageError
 from hpcncf.job.load import build_plan, load_job
+from hpcncf.launch import snapshot
+from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
-from hpcncf.submit import snapshot
-from hpcncf.submit.submit import submit
 
 JOB = """\
 name: copied

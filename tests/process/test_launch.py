@@ -18,6 +18,15 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.launch.submit import (
+    check,
+    choose_cluster,
+    describe_refusals,
+    doubts,
+    find_refusals,
+    seen_by_slurm,
+    submit,
+)
 from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable
 from hpcncf.ncf.data import synthetic
@@ -28,15 +37,6 @@ from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, begin, read_submissions, user
 from hpcncf.slurm.site import anchored
 from hpcncf.state import status
-from hpcncf.submit.submit import (
-    check,
-    choose_cluster,
-    describe_refusals,
-    doubts,
-    find_refusals,
-    seen_by_slurm,
-    submit,
-)
 
 JobFile = Callable[[str], Path]
 SWEEP = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import FakeSlurm
 
+from hpcncf.launch.arrays import Quota, account_room, parse_config, query_quota, queued
 from hpcncf.slurm.site import Site
-from hpcncf.submit.arrays import Quota, account_room, parse_config, query_quota, queued
 
 # As `sacctmgr -nP show assoc format=account,partition,maxsubmitjobs,defaultqos` prints it.
 ASSOCIATIONS = "lab||10|\nlab|short|3|\nroot|||few\n"

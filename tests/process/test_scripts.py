@@ -20,6 +20,7 @@ from hpcncf.errors import UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
+from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.submissions import user
@@ -36,7 +37,6 @@ from hpcncf.slurm.site import (
     teardown,
     templates,
 )
-from hpcncf.submit.submit import submit
 
 JobFile = Callable[[str], Path]
 DATA = Path(__file__).parents[1] / "data"

@@ -24,6 +24,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Run
 from hpcncf.job.settings import YamlLoader
+from hpcncf.launch.submit import submit
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
@@ -32,7 +33,6 @@ from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
 from hpcncf.slurm.batch_script import guard, make_private_folder
 from hpcncf.slurm.site import load_sites
-from hpcncf.submit.submit import submit
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")])

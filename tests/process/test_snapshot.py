@@ -12,13 +12,13 @@ import pytest
 from conftest import within
 
 from hpcncf.job import load
+from hpcncf.launch.submit import debug, save_code_version
 from hpcncf.paths import ResultPaths
 from hpcncf.records import code_version
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status
-from hpcncf.submit.submit import debug, save_code_version
 
 PACKAGE = Path(code_version.__file__).parents[1]
 

@@ -14,6 +14,7 @@ from make_results import plan_of
 from hpcncf import cli
 from hpcncf.cli.progress import run_figures, sentence
 from hpcncf.cli.wait import Watch, wait
+from hpcncf.launch import cancel
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema, submissions
 from hpcncf.records.schema import Claim, Progress
@@ -21,7 +22,6 @@ from hpcncf.records.submissions import Submission, SubmittedJob
 from hpcncf.slurm.states import JobState
 from hpcncf.state import status
 from hpcncf.state.status import RunState
-from hpcncf.submit import cancel
 
 FAILED: dict[str, Any] = {
     "outcome": "failed",

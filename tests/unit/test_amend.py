@@ -9,9 +9,9 @@ import pytest
 from make_results import plan_of
 
 from hpcncf.errors import UsageError
+from hpcncf.launch import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
-from hpcncf.submit import submit
 
 
 def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> None:

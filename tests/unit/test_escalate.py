@@ -8,13 +8,13 @@ import make_results
 from make_results import plan_of
 
 from hpcncf.job.spec import Data, JobSpec, Resources
+from hpcncf.launch import retry
+from hpcncf.launch.retry import Change
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state.status import RunState
-from hpcncf.submit import retry
-from hpcncf.submit.retry import Change
 
 JOB = JobSpec(name="demo", data=Data(path="/d"), resources=Resources(timeout_min=30))
 

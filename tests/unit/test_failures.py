@@ -9,11 +9,11 @@ import pytest
 from make_results import plan_of
 
 from hpcncf.cli.failures import grouped, page
+from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import write_record
 from hpcncf.state.decide import explain_failure, last_exception
 from hpcncf.state.status import states
-from hpcncf.submit.retry import ran_out_of
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    load()\n'

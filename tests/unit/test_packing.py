@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
-from hpcncf.submit import arrays
-from hpcncf.submit.arrays import NoRoom, Quota, Task
+from hpcncf.launch import arrays
+from hpcncf.launch.arrays import NoRoom, Quota, Task
 
 
 def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> list[Run]:

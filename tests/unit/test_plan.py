@@ -14,8 +14,8 @@ from hpcncf.errors import UsageError
 from hpcncf.job import plan
 from hpcncf.job.plan import Plan, Run, expand_job, max_core_hours, merge_plans, unused_excludes
 from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training
+from hpcncf.launch import arrays
 from hpcncf.local import machine
-from hpcncf.submit import arrays
 
 
 def job(**settings: Any) -> JobSpec:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf.launch.cancel import CancelCheck
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import (
@@ -19,7 +20,6 @@ from hpcncf.records.submissions import (
     read_submissions,
     user,
 )
-from hpcncf.submit.cancel import CancelCheck
 
 
 def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.job.settings import parse_yaml
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
+from hpcncf.launch.arrays import Delivery, queued, send_arrays
+from hpcncf.launch.recover import recover_arrays
+from hpcncf.launch.retry import with_resources
+from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
@@ -28,10 +32,6 @@ from hpcncf.slurm.site import load_sites, parameters
 from hpcncf.state import status
 from hpcncf.state.decide import read_claim
 from hpcncf.state.status import RunState
-from hpcncf.submit.arrays import Delivery, queued, send_arrays
-from hpcncf.submit.recover import recover_arrays
-from hpcncf.submit.retry import with_resources
-from hpcncf.submit.snapshot import remove_unused, snapshot_code
 
 FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
 # Runs in these states keep their request.

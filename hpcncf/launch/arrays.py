@@ -16,6 +16,7 @@ from typing import Any, Final
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run, batched, packs_by_resources
 from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.launch.final_report import report
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, user
@@ -23,7 +24,6 @@ from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import query_jobs, run_query
 from hpcncf.slurm.site import Site, load_sites
-from hpcncf.submit.final_report import report
 from hpcncf.worker.task import work
 
 # Slurm's default MaxArraySize. It limits the index, so an array has at most as many elements.

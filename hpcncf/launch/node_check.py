@@ -19,6 +19,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.command import Program
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.launch.arrays import raise_refusals
 from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths
@@ -36,7 +37,6 @@ from hpcncf.slurm import batch_script
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import cancel, job_states
 from hpcncf.slurm.states import NOT_OVER, JobState
-from hpcncf.submit.arrays import raise_refusals
 from hpcncf.worker.allocation import allocated_cores
 
 QUESTION: Final = "question.json"

@@ -1,0 +1,170 @@
+"""`hpcncf.submit`: run a Python function over a grid, on Slurm or on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.job.load import validate_settings
+from hpcncf.job.plan import Plan, expand_job
+from hpcncf.job.spec import JobSpec
+from hpcncf.launch import submit as launch
+from hpcncf.launch.cancel import cancel
+from hpcncf.paths import ResultPaths, make_folder
+from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.submissions import Cluster
+from hpcncf.slurm.query import RateLimitedStates, job_states
+from hpcncf.state import status
+from hpcncf.state.status import UNDER_WAY, RunState
+from hpcncf.worker.call import RESULT
+
+POLL_S: Final = 2.0
+
+
+class RunFailed(HpcncfError):
+    """The function raised an exception, or its run ended without a result."""
+
+
+@dataclass(frozen=True)
+class Future:
+    """One submitted run. Its record, log and diagnosis are those of any run."""
+
+    id: str
+    parameters: Mapping[str, Any]
+    results: Path
+    """The results folder: `hpcncf status` and `hpcncf report` read it."""
+
+    @property
+    def state(self) -> str:
+        """`pending`, `running`, `completed`, `failed`, ...: as `hpcncf status` shows it."""
+        return self._look().state
+
+    def done(self) -> bool:
+        """Whether the run has ended, however it did."""
+        return self.state not in UNDER_WAY
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the function returned on rank 0; waits for it.
+
+        Raises TimeoutError after `timeout` seconds, RunFailed if the function raised an exception
+        (with its traceback) or the run ended without a result.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        ask = RateLimitedStates()
+        while (now := self._look(ask)).state in UNDER_WAY:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"run {self.id} is {now.state} after {timeout:g} s")
+            time.sleep(POLL_S if until is None else min(POLL_S, max(0, until - time.monotonic())))
+        found = self._read(now)
+        if found is None:
+            raise RunFailed(f"run {self.id}: {now.state}: {now.reason or 'it left no result'}")
+        returned, value = found
+        if not returned:
+            raise RunFailed(f"run {self.id}: the function raised an exception\n\n{value}")
+        return value
+
+    def cancel(self) -> None:
+        """End the run, or take it out of the queue."""
+        paths, plan = self._plan()
+        cancel(paths, plan, plan.runs)
+
+    def _plan(self) -> tuple[ResultPaths, Plan]:
+        """With this run alone."""
+        paths = ResultPaths(self.results)
+        plan = read_plan(paths)
+        own = [run for run in plan.runs if run.id == self.id]
+        if not own:
+            raise HpcncfError(f"{self.results}: holds no run {self.id}")
+        return paths, plan.model_copy(update={"runs": own})
+
+    def _look(self, ask: status.Ask = job_states) -> RunState:
+        return status.states(*self._plan(), ask)[0]
+
+    def _read(self, now: RunState) -> tuple[bool, Any] | None:
+        """(True, the value) or (False, the traceback). A pickle of somebody else is not opened."""
+        if now.attempt is None:
+            return None
+        path = ResultPaths(self.results).run(self.id).attempt(now.attempt).output / RESULT
+        try:
+            if path.stat().st_uid != os.getuid():
+                raise HpcncfError(f"{path}: belongs to another user, and opening it could run code")
+            found: tuple[bool, Any] = pickle.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+
+def submit(
+    function: Callable[..., Any],
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    resources: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    results: str | Path | None = None,
+    cluster: Literal["auto"] | Cluster = "auto",
+    site: str = "cpu",
+    repeats: int = 1,
+) -> list[Future]:
+    """Submit `function(**point)` for each point of the grid; returns at once, in the grid's order.
+
+    `grid`: parameter -> values (numbers, text, truth values); runs are their cross product.
+    `resources`: `cpus_per_task`, `mem_gb`, `timeout_min`, `nodes`, ... as in a job file. Each rank
+    calls the function, and rank 0's return value is kept. Equal calls of equal code are one run,
+    which is not submitted again. Raises UsageError for settings that no job file could have,
+    HpcncfError if the cluster refuses.
+    """
+    import cloudpickle
+
+    grid = {key: _values(key, values) for key, values in (grid or {}).items()}
+    title = name or re.sub(r"[^A-Za-z0-9._-]", "-", function.__name__).strip("-.") or "function"
+    paths = ResultPaths(Path(results or Path("results") / title).resolve())
+    code = cloudpickle.dumps(function)
+    make_folder(paths.functions)
+    file = paths.functions / f"{hashlib.sha256(code).hexdigest()[:16]}.pkl"
+    if not file.exists():
+        partial = file.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(code)
+        partial.replace(file)
+    words = [sys.executable, "-m", "hpcncf.worker.call", str(file)]
+    plain = {
+        "name": title,
+        "site": site,
+        "workload": {
+            "command": [*words, *(f"{key}={{{key}}}" for key in grid)],
+            "folder": str(Path.cwd()),
+        },
+        "parameters": {key: values[0] for key, values in grid.items()},
+        "resources": dict(resources or {}),
+        "grid": {f"parameters.{key}": values for key, values in grid.items()},
+        "repeats": repeats,
+    }
+    job = validate_settings(JobSpec, plain, "hpcncf.submit")
+    plan = expand_job(job)
+    where = launch.choose_cluster(cluster)
+    limits = launch.limits_of(job, where)
+    launch.check(plan.active(), where, limits)
+    plan = leave_plan(paths, job, plan)
+    launched = launch.submit(paths, job, plan, where, limits=limits)
+    for each in launched.not_submitted:
+        if each.why != "active":
+            print(f"hpcncf: run {each.run.id} not submitted: {each.reason}", file=sys.stderr)
+    if where == "debug":
+        launch.debug(paths, launched.runs, again=False)
+    runs = plan.active()  # in random order, so that drift of the machine spreads over all points
+    runs.sort(key=lambda run: [*(grid[key].index(run.parameters[key]) for key in grid), run.repeat])
+    return [Future(run.id, run.parameters, paths.folder) for run in runs]
+
+
+def _values(key: str, values: Sequence[Any]) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise UsageError(f"grid: {key}: expected a list of values, such as [0.1, 0.01]")
+    return list(values)

@@ -1,0 +1,123 @@
+"""`hpcncf.submit`: a function over a grid, and what its futures give."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FakeSlurm
+
+import hpcncf
+from hpcncf.errors import UsageError
+from hpcncf.launch.function import Future, RunFailed
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def make_function() -> Any:
+    """Pickled by value: a worker cannot import this module."""
+
+    def add(a: float, b: int = 1, text: str = "") -> dict[str, Any]:
+        import os
+
+        if text == "fail":
+            raise ValueError("as asked")
+        return {"sum": a + b, "text": text, "cpus": os.environ["OMP_NUM_THREADS"]}
+
+    add.__module__ = "__main__"
+    return add
+
+
+def test_results_come_back_with_their_types(tmp_path: Path) -> None:
+    grid = {"a": [0.5, 2], "text": ["1"]}
+    futures = hpcncf.submit(make_function(), grid, {"cpus_per_task": 1}, cluster="local")
+    assert [future.parameters for future in futures] == [
+        {"a": 0.5, "text": "1"},
+        {"a": 2, "text": "1"},
+    ]
+    assert [future.result(timeout=120)["sum"] for future in futures] == [1.5, 3]
+    assert futures[0].result() == {"sum": 1.5, "text": "1", "cpus": "1"}
+    assert futures[0].state == "completed"
+    assert futures[0].done()
+    record = json.loads(
+        (tmp_path / "results/add/runs" / futures[0].id / "attempt-1/rank-0.json").read_text()
+    )
+    assert record["outcome"] == "completed"
+    again = hpcncf.submit(make_function(), grid, {"cpus_per_task": 1}, cluster="local")
+    assert [each.id for each in again] == [each.id for each in futures]
+    assert len(list((tmp_path / "results/add/submissions").glob("*.json"))) == 1
+
+
+def test_an_exception_comes_back_with_its_traceback() -> None:
+    (future,) = hpcncf.submit(make_function(), {"a": [1], "text": ["fail"]}, cluster="local")
+    with pytest.raises(RunFailed, match="ValueError: as asked"):
+        future.result(timeout=120)
+    assert future.state == "failed"
+
+
+def test_on_slurm(fake_slurm: FakeSlurm) -> None:
+    fake_slurm.run_jobs()
+    (future,) = hpcncf.submit(make_function(), {"a": [1]}, {"timeout_min": 5}, cluster="slurm")
+    assert future.result(timeout=120)["sum"] == 2
+
+
+def test_a_wait_ends_and_a_run_can_be_cancelled() -> None:
+    def sleep(seconds: float) -> None:
+        import time
+
+        time.sleep(seconds)
+
+    sleep.__module__ = "__main__"
+    (future,) = hpcncf.submit(sleep, {"seconds": [600]}, cluster="local")
+    with pytest.raises(TimeoutError, match="after 0"):
+        future.result(timeout=0)
+    future.cancel()
+    with pytest.raises(RunFailed):
+        future.result(timeout=120)
+
+
+def test_a_result_of_another_user_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    (future,) = hpcncf.submit(make_function(), {"a": [1]}, cluster="local")
+    future.result(timeout=120)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(hpcncf.errors.HpcncfError, match="another user"):
+        future.result()
+
+
+@pytest.mark.parametrize(
+    ("grid", "resources", "match"),
+    [
+        ({"a": 3}, None, "expected a list"),
+        ({"a": [[1, 2]]}, None, "expected a number, text or a truth value"),
+        (None, {"cores": 2}, "unknown key"),
+    ],
+)
+def test_wrong_requests_are_refused(grid: Any, resources: Any, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        hpcncf.submit(make_function(), grid, resources, cluster="local")
+
+
+def test_importing_hpcncf_imports_nothing_else() -> None:
+    code = "import sys, hpcncf; print([m for m in sys.modules if m.startswith('hpcncf.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert Future.__doc__
+
+
+def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/from-submitit.md").read_text()
+    script = tmp_path / "example.py"
+    example = page.split("```python\n")[1].split("```")[0]
+    script.write_text(example.replace("resources=", 'cluster="local", resources='))
+    words = [sys.executable, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    losses = [line.rpartition(" {'loss': ")[2] for line in done.stdout.splitlines()]
+    assert losses == ["0.1}", "0.2}", "0.01}", "0.02}"]
