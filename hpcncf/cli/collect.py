@@ -19,11 +19,18 @@ EPILOG = """\
 Writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv; may be repeated while runs work.
 Exit code 3: not all runs are complete.
 example: hpcncf collect results/demo
+         hpcncf collect results/demo results/cores -o tables
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", metavar="RESULTS", type=Path, help="a job's results folder")
+    parser.add_argument(
+        "results",
+        metavar="RESULTS",
+        type=Path,
+        nargs="+",
+        help="a job's results folder; of several, one set of tables",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="write there (default: RESULTS/tables)"
@@ -31,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    paths, found = gather(args.results, output=args.output)
+    first, *others = args.results
+    paths, found = gather_several(args) if others else gather(first, output=args.output)
     if args.json:
         print(json.dumps(as_plain(found, paths), indent=1))
     else:
@@ -51,6 +59,22 @@ def gather(
 
     paths = ResultPaths(folder, output)
     found = collect.collect(paths, seen)
+    with writing(paths.tables):
+        collect.write(found, paths)
+    return paths, found
+
+
+def gather_several(args: argparse.Namespace) -> tuple[ResultPaths, Collected]:
+    """Collect the folders into one set of tables, in `--output`."""
+    from hpcncf.collect import collect
+    from hpcncf.errors import UsageError
+    from hpcncf.paths import ResultPaths
+    from hpcncf.records.plan_file import writing
+
+    if args.output is None:
+        raise UsageError("-o DIR: is missing. Tables of several jobs need a folder of their own")
+    found = collect.merge([collect.collect(ResultPaths(folder)) for folder in args.results])
+    paths = ResultPaths(args.results[0], args.output)
     with writing(paths.tables):
         collect.write(found, paths)
     return paths, found

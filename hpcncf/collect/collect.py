@@ -509,9 +509,29 @@ def write(found: Collected, paths: ResultPaths) -> list[Path]:
     return written
 
 
+def merge(several: Sequence[Collected]) -> Collected:
+    """One set of tables for several jobs; each row begins with its `job`."""
+
+    def rows(name: str) -> list[Row]:
+        return [{"job": each.job, **row} for each in several for row in getattr(each, name)]
+
+    return Collected(
+        job=", ".join(each.job for each in several),
+        runs=rows("runs"),
+        attempts=rows("attempts"),
+        ranks=rows("ranks"),
+        cores=rows("cores"),
+        epochs=rows("epochs"),
+        skipped=[reason for each in several for reason in each.skipped],
+        unaccounted=list(dict.fromkeys(why for each in several for why in each.unaccounted)),
+    )
+
+
 def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
-    """With those that only the rows have: a command's parameters and metrics."""
-    return [*always, *sorted({key for row in table for key in row} - set(always))]
+    """With those that only the rows have: the job, a command's parameters and metrics."""
+    others = {key for row in table for key in row} - set(always)
+    job = ["job"] if "job" in others else []
+    return [*job, *always, *sorted(others.difference(job))]
 
 
 def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:

@@ -538,3 +538,18 @@ def test_whoever_looks_on_gets_the_records_of_each_run_that_left_some(tmp_path: 
     seen: dict[str, tuple[int, int]] = {}
     collect(paths, lambda run, ranks, nodes: seen.update({run.id: (len(ranks), len(nodes))}))
     assert seen == {run.id: (run.resources.world_size, 1) for run in plan.runs[:4]}
+
+
+def test_several_jobs_become_one_set_of_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(make_results.demo(tmp_path / name).folder) for name in "ab"]
+    assert main(["collect", *folders]) == 2
+    assert "-o DIR: is missing" in capsys.readouterr().err
+    together = ResultPaths(tmp_path, tmp_path / "both")
+    assert main(["collect", *folders, "-o", str(tmp_path / "both"), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["job"] == "demo, demo"
+    rows = written(together, "runs")
+    one = [row for folder in folders for row in collect(ResultPaths(Path(folder))).runs]
+    assert [row["run_id"] for row in rows] == [row["run_id"] for row in one]
+    assert list(rows[0])[:2] == ["job", "run_id"]
