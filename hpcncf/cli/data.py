@@ -35,6 +35,7 @@ DATASETS = {
     "ncf": "*.train.rating, *.test.rating, *.test.negative of the NCF paper's code",
     "csv": "a CSV file with a header (.tsv: separated by tabs)",
     "parquet": "a Parquet file; only the named columns are read",
+    "yelp": "the folder of Yelp's review.json, business.json and user.json",
     "synthetic": "generated data of a given shape",
 }
 
@@ -164,6 +165,14 @@ def _movielens(args: argparse.Namespace, report: Report) -> PreparedFolder:
     )
 
 
+def _yelp(args: argparse.Namespace, report: Report) -> PreparedFolder:
+    from hpcncf.ncf.data import yelp
+
+    return yelp.prepare_yelp(
+        args.output, args.source, args.seed, args.test_negatives, args.force, report
+    )
+
+
 def _ncf(args: argparse.Namespace, _: Report) -> PreparedFolder:
     from hpcncf.ncf.data.ncf_files import prepare_ncf_files
 
@@ -216,6 +225,7 @@ _PREPARE: dict[str, Callable[[argparse.Namespace, Report], PreparedFolder]] = {
     "frappe": _frappe,
     "movielens": _movielens,
     "ncf": _ncf,
+    "yelp": _yelp,
     "csv": _table,
     "parquet": _table,
     "synthetic": _synthetic,

@@ -26,7 +26,7 @@ from hpcncf.job.command import (
 )
 from hpcncf.job.settings import Settings as Settings
 
-Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
+Dataset = Literal["frappe", "movielens", "ncf", "yelp", "csv", "parquet", "synthetic"]
 PAPER_DATASETS: Final = ("ncf", "movielens")
 """Formats of the NCF paper's data: `init: auto` is the paper's there."""
 PAPER_STD: Final = 0.01
