@@ -758,6 +758,9 @@ def read_record(path: Path, kind: type[R]) -> R:
             if "kind" in record.model_fields_set:
                 return record
         plain = json.loads(text.decode())
+        # Half of a surrogate pair, as JSON may have it, could be written and printed nowhere.
+        whole = json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")
+        plain = json.loads(whole)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     except RecursionError:

@@ -98,8 +98,10 @@ def read_squeue(text: str) -> dict[str, JobState]:
         state, detail = STATES.get(word.rstrip("+"), "unknown"), ""
         if state == "pending":
             detail = describe_reason(reason)
-        elif status.isdecimal():  # as wait() returned it: 256 x exit code + signal
+        elif status.isdecimal():  # up to 23.02, as wait() returned it: 256 x exit code + signal
             detail = _describe_end(word, int(status) >> 8, int(status) & 127)
+        elif re.fullmatch(r"\d+:\d+", status):
+            detail = _describe_end(word, *map(int, status.split(":")))
         states[job_id] = replace(
             state_of(word, job_id, detail),
             node=_value(node),

@@ -223,7 +223,8 @@ def launched_by(env: Mapping[str, str] = os.environ) -> LaunchedBy:
 
 def requeued(job_id: str | None, env: Mapping[str, str] = os.environ) -> bool:
     """Whether this job is a later start of that job: Slurm ended the earlier one first."""
-    return "SLURM_RESTART_COUNT" in env and job_id is not None and job_id == slurm_job_id(env)
+    restarts = env.get("SLURM_RESTART_COUNT", "0")  # there from the first start since 23.11
+    return restarts != "0" and job_id is not None and job_id == slurm_job_id(env)
 
 
 def slurm_job_id(env: Mapping[str, str] = os.environ) -> str | None:

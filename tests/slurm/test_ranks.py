@@ -80,7 +80,8 @@ def test_torchruns_ranks_hear_slurms_warning(user: User, tiny_data: Path) -> Non
 def test_a_step_that_is_bound_to_fewer_cores_says_so_everywhere(
     user: User, tiny_data: Path
 ) -> None:
-    (user.folder / "site.yaml").write_text("partition: cpu\nsrun_args: [--cpu-bind=rank]\n")
+    site = "partition: cpu\nsrun_args: ['--cpu-bind=mask_cpu:0x1']\n"
+    (user.folder / "site.yaml").write_text(site)
     [rank] = completed(user, tiny_data, "resources.cpus_per_task=2")
     assert (rank["cores"]["allocated"], rank["cores"]["usable"]) == (2, 1)
     assert rank["training"]["threads"] == 1

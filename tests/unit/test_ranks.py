@@ -135,4 +135,5 @@ def test_a_requeued_job_knows_its_own_earlier_claims() -> None:
     assert requeued("9", env)
     assert not requeued("8", env)
     assert not requeued("9", {"SLURM_JOB_ID": "9"}), "a second srun of the first start"
+    assert not requeued("9", {"SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "0"}), "since 23.11"
     assert not requeued(None, {"SLURM_RESTART_COUNT": "1"})

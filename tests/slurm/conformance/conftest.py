@@ -78,7 +78,7 @@ class Slurm:
         """What the job printed, without what Slurm's own daemon adds."""
         file = self.folder / f"{job}.out"
         lines = file.read_text().splitlines() if file.exists() else []
-        return [line for line in lines if not line.startswith("slurmstepd")]
+        return [line for line in lines if "slurmstepd" not in line and "error: ***" not in line]
 
 
 def wait(happened: object, shown: object = None) -> None:
