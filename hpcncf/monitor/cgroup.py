@@ -289,9 +289,14 @@ def describe_shortage(
     return said + _cause(allocated, env)
 
 
+def in_slurm_step(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether srun started this process. Since 23.11 a batch script has a number, too: -5."""
+    return not env.get("SLURM_STEP_ID", "-").startswith("-")
+
+
 def _cause(allocated: float, env: Mapping[str, str]) -> str:
     task = f"--cpus-per-task={allocated:g}"
-    if "SLURM_STEP_ID" not in env:
+    if not in_slurm_step(env):
         return f"Under Slurm, start it with srun {task}, which binds each rank to CPUs of its own"
     if env.get("SLURM_CPUS_ON_NODE") != env.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0]:
         return (

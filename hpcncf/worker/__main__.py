@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.monitor.cgroup import in_slurm_step
 
 
 def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,14 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from hpcncf.worker.task import bind
 
     bind()
-    if "SLURM_STEP_ID" in os.environ:
+    if in_slurm_step():
         hold()
     try:
         code = from_arguments(args, args.over)[0]
     except HpcncfError as error:
         sys.stderr.write(f"hpcncf: {error}\n")
         return 2 if isinstance(error, UsageError) else 1
-    if "SLURM_STEP_ID" in os.environ:  # in front of a terminal, Ctrl-C means it
+    if in_slurm_step():  # in front of a terminal, Ctrl-C means it
         ignore()
     return code
 

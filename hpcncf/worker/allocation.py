@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hpcncf.monitor.cgroup import parse_cpu_list
+from hpcncf.monitor.cgroup import in_slurm_step, parse_cpu_list
 from hpcncf.worker.environment import hosts, on_this_node, place_of_command
 
 FLUX_TIMEOUT_S: Final = 10.0
@@ -42,7 +42,7 @@ def allocated_cores(env: Mapping[str, str] = os.environ) -> float | None:
         return None
     # torchrun's ranks share its one task.
     ranks = int(env.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in env else 1
-    cores = _slurm_task_cores(env) if "SLURM_STEP_ID" in env else _number(env.get(NODE_CPUS))
+    cores = _slurm_task_cores(env) if in_slurm_step(env) else _number(env.get(NODE_CPUS))
     if cores is None and (system := batch_system(env)):
         cores, ranks = (
             system.cores(env, os.uname().nodename),

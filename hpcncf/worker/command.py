@@ -11,6 +11,7 @@ from typing import Final
 from hpcncf.errors import HpcncfError
 from hpcncf.job.command import Program, build_command, placeholder_values
 from hpcncf.job.plan import Run
+from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.monitor.sampler import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
 from hpcncf.probe.launch import observed
@@ -159,7 +160,7 @@ def _end_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: S
     if record.rank == 0:
         decision = decide(stopped.signum, run.resources.requeues)
     write(decision.told)
-    if record.rank != 0 and "SLURM_STEP_ID" in os.environ:
+    if record.rank != 0 and in_slurm_step():
         return 0
     all_left(attempt, record.world_size, OTHERS_S)
     if decision.job_id and (refusal := put_back(decision.job_id)):

@@ -16,7 +16,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run
 from hpcncf.monitor import procfs
-from hpcncf.monitor.cgroup import usable
+from hpcncf.monitor.cgroup import in_slurm_step, usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import plan_file as folders
 from hpcncf.records.claims import later_attempt
@@ -138,7 +138,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         sys.stderr.write(f"hpcncf: {prefix}{recorded.explained()}\n")
         # Slurm ends a step as soon as one of its ranks fails. Ranks that stopped together leave the
         # exit code to the first, which has the job requeued before.
-        together = place.rank != 0 and "SLURM_STEP_ID" in os.environ
+        together = place.rank != 0 and in_slurm_step()
         return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
     if place.rank == 0:
         print_line(end_line(recorded.attempt.rank(0)))

@@ -17,6 +17,7 @@ from hpcncf.job.plan import Run
 from hpcncf.launch.cancel import CancelCheck
 from hpcncf.local import colocate
 from hpcncf.local.processes import end_with_parent
+from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.monitor.node import cores
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import attempt_of_start
@@ -101,7 +102,7 @@ def own_cpus(usable: Sequence[int], place: Place) -> list[int]:
 
 def bind(env: Mapping[str, str] = os.environ) -> None:
     """On CPUs of its own a rank is as one of srun's, which binds them so."""
-    if "TORCHELASTIC_RUN_ID" in env and "SLURM_STEP_ID" in env and sys.platform == "linux":
+    if "TORCHELASTIC_RUN_ID" in env and in_slurm_step(env) and sys.platform == "linux":
         place = environment.place(env)
         # By core: two ranks on the hardware threads of one would slow each other down.
         usable = [cpu for core in cores(os.sched_getaffinity(0)) for cpu in core.cpus]

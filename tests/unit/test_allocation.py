@@ -24,6 +24,8 @@ OTHER = f"not-{HOST}"
 GRANTED = [
     ({}, None),
     ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2"}, 8),  # a batch script
+    # The same in 26.05.
+    ({"SLURM_STEP_ID": "-5", "SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2"}, 8),
     ({"SLURM_CPUS_ON_NODE": ""}, None),
     ("2 2 2 1", 2),
     ("2 1 2 1", 2),  # srun --exact without -c: the job asked for two
