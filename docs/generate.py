@@ -130,7 +130,7 @@ the base setting is the one run. `exclude` leaves out those of the grid that mat
 A point that names one of the two batch sizes replaces the other.
 
 A program of your own (`workload: {command: [...]}`) has `parameters` to vary: a key of the grid
-without a dot is one of them ([any-program.md](any-program.md)).
+without a dot is one of them ([program-in-a-job.md](program-in-a-job.md)).
 
 ## What does not go together
 

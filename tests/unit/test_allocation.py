@@ -182,7 +182,7 @@ def test_slurm_and_a_plain_shell_are_no_other_batch_system() -> None:
 
 
 def test_every_variable_is_in_the_documents_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "any-program.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "program-in-a-job.md").read_text()
     for system in BATCH_SYSTEMS:
         (row,) = (line for line in page.splitlines() if line.startswith(f"| {system.name} |"))
         for name in system.variables:
