@@ -616,13 +616,17 @@ def _memory(program: Program) -> Finding | None:
     grown, peak = program.evidence.memory_growth_mib, program.evidence.memory_peak_mib
     if grown is None or not peak or not program.steps or grown < thresholds.WORTH * peak:
         return None
+    places = _lines_that_keep_graphs(program.longest.lines)
     return Finding(
         "memory_growth",
         min(1.0, grown / peak),
         "memory",
         (f"memory grew steadily by {format_mebibytes(grown)}",),
-        "Keep numbers, not tensors with a graph: loss.item() or loss.detach().",
-        places=_lines_that_keep_graphs(program.longest.lines),
+        "Keep numbers, not tensors with a graph: loss.item() or loss.detach()."
+        if places
+        else "Look for what each step adds to and nothing empties: a list of results, a cache, "
+        "a sum of losses that was not detached.",
+        places=places,
     )
 
 
