@@ -11,8 +11,8 @@ from typing import Final
 # What is loaded at the start is no growth.
 START: Final = 0.2
 # Quarters of fewer samples, or of a shorter time, say nothing.
-FEWEST: Final = 8
-SHORTEST_S: Final = 7.0
+FEWEST: Final = 6
+SHORTEST_S: Final = 4.5
 # Each quarter's growth over the mean of all: below, it levels off or came in one piece.
 EVEN: Final = 0.4
 LEAST_MIB: Final = 64.0

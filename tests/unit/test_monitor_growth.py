@@ -40,7 +40,7 @@ def test_what_is_loaded_comes_or_goes_is_no_growth(mib: Callable[[int], float]) 
 
 def test_a_short_run_says_nothing() -> None:
     assert grown(lambda n: 500 + 50 * n, windows=7) is None
-    assert grown(lambda n: 500 + 50 * n, windows=20, width_s=0.4) is None
+    assert grown(lambda n: 500 + 50 * n, windows=20, width_s=0.2) is None
     assert steady([], []) is None
 
 
