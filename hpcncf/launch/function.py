@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import pickle
 import re
 import sys
 import time
@@ -25,7 +23,7 @@ from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.query import RateLimitedStates, job_states
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
-from hpcncf.worker.call import RESULT
+from hpcncf.worker.call import RESULT, read_own, write_own
 
 POLL_S: Final = 2.0
 
@@ -90,14 +88,12 @@ class Future:
         return status.states(*self._plan(), ask)[0]
 
     def _read(self, now: RunState) -> tuple[bool, Any] | None:
-        """(True, the value) or (False, the traceback). A pickle of somebody else is not opened."""
+        """(True, the value) or (False, the traceback)."""
         if now.attempt is None:
             return None
         path = ResultPaths(self.results).run(self.id).attempt(now.attempt).output / RESULT
         try:
-            if path.stat().st_uid != os.getuid():
-                raise HpcncfError(f"{path}: belongs to another user, and opening it could run code")
-            found: tuple[bool, Any] = pickle.loads(path.read_bytes())
+            found: tuple[bool, Any] = read_own(path)
         except FileNotFoundError:
             return None
         return found
@@ -127,13 +123,10 @@ def submit(
     grid = {key: _values(key, values) for key, values in (grid or {}).items()}
     title = name or re.sub(r"[^A-Za-z0-9._-]", "-", function.__name__).strip("-.") or "function"
     paths = ResultPaths(Path(results or Path("results") / title).resolve())
-    code = cloudpickle.dumps(function)
     make_folder(paths.functions)
-    file = paths.functions / f"{hashlib.sha256(code).hexdigest()[:16]}.pkl"
-    if not file.exists():
-        partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(code)
-        partial.replace(file)
+    code = hashlib.sha256(cloudpickle.dumps(function)).hexdigest()
+    file = paths.functions / f"{code[:16]}.pkl"
+    write_own(file, function)
     words = [sys.executable, "-m", "hpcncf.worker.call", str(file)]
     plain = {
         "name": title,

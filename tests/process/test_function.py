@@ -13,7 +13,7 @@ import pytest
 from conftest import FakeSlurm
 
 import hpcncf
-from hpcncf.errors import UsageError
+from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.launch.function import Future, RunFailed
 
 
@@ -84,11 +84,19 @@ def test_a_wait_ends_and_a_run_can_be_cancelled() -> None:
         future.result(timeout=120)
 
 
-def test_a_result_of_another_user_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_others_may_have_written_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (future,) = hpcncf.submit(make_function(), {"a": [1]}, cluster="local")
     future.result(timeout=120)
+    (file,) = future.results.glob("runs/*/attempt-1/output/result.pkl")
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o620)
+    with pytest.raises(HpcncfError, match="not opened"):
+        future.result()
+    file.chmod(0o600)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(hpcncf.errors.HpcncfError, match="another user"):
+    with pytest.raises(HpcncfError, match="another user"):
         future.result()
 
 

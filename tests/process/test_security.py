@@ -81,9 +81,17 @@ def _call(node: ast.Call) -> Iterator[str]:
         yield f"{called} with a shell"
 
 
+# `hpcncf.submit` pickles functions, for their user alone: tests/process/test_function.py.
+PICKLED = {
+    "hpcncf/worker/call.py": ["import cloudpickle", "pickle.loads"],
+    "hpcncf/launch/function.py": ["import cloudpickle"],
+}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_our_code_executes_nothing_that_it_reads(path: Path) -> None:
-    assert list(problems(path.read_text())) == []
+    allowed = PICKLED.get(str(path.relative_to(ROOT)), [])
+    assert list(problems(path.read_text())) == allowed
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ class PyHpcncf(PythonPackage):
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-pydantic@2.7:", type=("build", "run"))
     depends_on("py-jinja2@3.1:", type=("build", "run"))
+    depends_on("py-cloudpickle@2:", type=("build", "run"))
 
     def setup_build_environment(self, env: EnvironmentModifications) -> None:
         if self.spec.satisfies("~native"):
