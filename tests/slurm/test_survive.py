@@ -161,7 +161,8 @@ def test_of_a_killed_rank_the_others_tell_at_once(user: User, tiny_data: Path) -
 
 
 def test_a_killed_batch_script_is_a_failure_and_retry_resumes(user: User, tiny_data: Path) -> None:
-    submits(user, tiny_data, "training.checkpoint_every_min=0.01")
+    # So many that it still trains when its first checkpoint has been seen, on a fast CPU, too.
+    submits(user, tiny_data, "training.checkpoint_every_min=0.01", "training.epochs=48")
     saves(user)
     user.cluster.run("scancel", "--batch", "--signal=KILL", user.runs()[0]["job_id"])
     (run,) = user.ends()
