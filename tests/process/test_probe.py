@@ -77,6 +77,13 @@ def test_the_bits_of_a_training_are_the_same(tmp_path: Path) -> None:
     assert "0x" in done.stdout
 
 
+def test_a_program_that_trains_for_a_moment_is_recorded(tmp_path: Path) -> None:
+    python(MANY_STEPS.format(epochs=1), tmp_path)
+    (seen,), problems = read_profiles(tmp_path / "seen")
+    assert problems == []
+    assert (seen.steps, seen.complete) == (19, True)
+
+
 def test_phases_and_steps_are_seen(tmp_path: Path) -> None:
     python(MANY_STEPS.format(epochs=60), tmp_path)
     (seen,), problems = read_profiles(tmp_path / "seen")

@@ -635,7 +635,8 @@ def end():
     observer.pause()
     trial.end()
     long = time.perf_counter() - observer.began >= FIRST_RECORD_S
-    if long or observer.written or (remedies.ASKED and observer.kind == "program"):
+    trained = observer.start_up is not None
+    if long or trained or observer.written or (remedies.ASKED and observer.kind == "program"):
         clock = CLOCKS.get(observer.thread)
         if clock is not None and clock.ident == _thread.get_ident():
             clock.turn()
