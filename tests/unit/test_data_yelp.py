@@ -84,6 +84,23 @@ def test_context_is_that_of_the_review(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("elite", "years"),
+    [
+        ("", 0),
+        ("None", 0),
+        ("2019,20,20,2021", 3),  # 2020, as Yelp's files of 2021 and later write it
+        ("20,20", 1),
+        ("2019, 2020, 2021", 3),
+        ([2011, 2012], 2),  # as in the first releases
+        (None, 0),
+    ],
+)
+def test_years_as_elite_are_counted_in_each_releases_form(elite: object, years: int) -> None:
+    row = {"yelping_since": "2010-01-02", "friends": [], "elite": elite}
+    assert yelp._user(row, "user.json:1") == (0, years / 20, 2010)
+
+
+@pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ('{"user_id": "u0"', r"review.json:6: not JSON"),

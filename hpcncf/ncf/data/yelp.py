@@ -135,7 +135,9 @@ def _rows(file: Path, report: Report) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _user(row: Mapping[str, Any], where: str) -> tuple[float, float, int]:
     """Friends, years as elite, and the year of the first day."""
-    friends, elite = _list(row.get("friends")), _list(row.get("elite"))
+    friends = _list(row.get("friends"))
+    # A set, because Yelp's file writes the year 2020 as `20,20`.
+    elite = {str(year).strip() for year in _list(row.get("elite"))}
     since = _date(row, "yelping_since", where).year
     return math.log1p(len(friends)) / 10, len(elite) / 20, since
 
