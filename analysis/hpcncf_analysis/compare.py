@@ -21,6 +21,7 @@ from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
 from hpcncf.state.decide import has_all_ranks
 from hpcncf.state.status import RunState
+from hpcncf_analysis.advice.next_job import read_request
 from hpcncf_analysis.alerts import is_disturbed
 from hpcncf_analysis.configurations import (
     Configuration,
@@ -41,6 +42,7 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
+from hpcncf_analysis.prices import NO_PRICES, Prices, is_faster_worth_it, priced_rows
 from hpcncf_analysis.quality import is_worse, quality_gap
 from hpcncf_analysis.scaling import MODELS, distinct
 from hpcncf_analysis.significance import ALPHA, Ratio, compare_all, compare_repeats
@@ -89,6 +91,8 @@ class Side:
     """What the first rank of each says of software and machine."""
     left_out: int
     """Runs that are not complete, or retired."""
+    prices: Prices = NO_PRICES
+    """Of the site on which the study ran."""
 
 
 def side_from_results(
@@ -103,7 +107,14 @@ def side_from_results(
         states = ", ".join(sorted({row["state"] for row in found})) or "no runs"
         raise UsageError(f"{name}: no complete run to compare ({states})")
     environments = [_environment(paths, row) for row in complete]
-    return Side(name, complete, [each for each in environments if each], len(found) - len(complete))
+    site = read_request(paths).site
+    return Side(
+        name,
+        complete,
+        [each for each in environments if each],
+        len(found) - len(complete),
+        Prices(site.prices, site.currency),
+    )
 
 
 def _select_runs(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequence[Row]:
@@ -527,7 +538,14 @@ def _quality_shown(pair: Pair) -> str:
 
 def below(found: Comparison) -> list[str]:
     """Where the time went, what was not compared, and how far to trust what was."""
-    return [*_moved(found), *_metrics(found), *_only(found), *found.cautions, *_repeats(found)]
+    return [
+        *_moved(found),
+        *_metrics(found),
+        *_priced(found),
+        *_only(found),
+        *found.cautions,
+        *_repeats(found),
+    ]
 
 
 def _moved(found: Comparison) -> Iterator[str]:
@@ -548,6 +566,14 @@ def _metrics(found: Comparison) -> Iterator[str]:
                 f"{name} {format_metric(a)} → {format_metric(b)}" for name, a, b in pair.metrics
             )
             yield f"{pair.label}: reported {', '.join(texts)}"
+
+
+def _priced(found: Comparison) -> Iterator[str]:
+    """Whether the faster hardware is worth its price, by the pairs of equally good models."""
+    prices = found.b.prices if found.b.prices.of_an_hour else found.a.prices
+    equal = [pair for pair in found.pairs if pair.quality in ("alike", "not compared")]
+    rows = [row for p in equal for one in (p.a, p.b) for row in priced_rows(one, prices)]
+    yield from is_faster_worth_it(rows, prices)
 
 
 def _only(found: Comparison) -> Iterator[str]:

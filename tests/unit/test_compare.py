@@ -195,6 +195,20 @@ def test_another_machine_and_other_software_are_told_and_the_processor_warned_of
     assert "no commit holds" in found.cautions[1]
 
 
+def test_a_faster_processor_is_weighed_against_its_price(tmp_path: Path) -> None:
+    """An epoch of 4.36 and 3.88 s; the other CPU takes half of it for three times the price."""
+    site = tmp_path / "site.yaml"
+    site.write_text("prices: {Example CPU: 1, Other CPU: 3}\ncurrency: EUR\n")
+    sides = [study(tmp_path / "a"), study(tmp_path / "b", factor=2.0)]
+    edit(sides[1], lambda told: told["environment"].update(cpu_model="Other CPU"))
+    for paths in sides:
+        data = str(tmp_path)
+        paths.job.write_text(json.dumps({"name": "a", "site": str(site), "data": {"path": data}}))
+    (sentence,) = [line for line in below(compared(*sides)) if "worth its price" in line]
+    assert "Other CPU is worth its price only if" in sentence
+    assert "2.00× the speed, 1.50× the cost" in sentence
+
+
 def test_what_names_a_place_is_no_change() -> None:
     """Ports and job numbers differ between any two runs."""
     a = {"variables": {"MASTER_PORT": "1", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "1"}}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import comb
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from hpcncf.collect.resource_columns import PARAMETER
@@ -17,6 +17,7 @@ from hpcncf_analysis.alerts import is_disturbed
 from hpcncf_analysis.configurations import Configuration, inert_settings, pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
 from hpcncf_analysis.formatting import format_ratio
+from hpcncf_analysis.prices import NO_PRICES, Prices
 from hpcncf_analysis.quality import configurations_of_sound_quality, is_mostly_warmup
 
 Choice = Literal["recommended", "cheapest", "fastest"]
@@ -137,6 +138,8 @@ class Judged:
     """An open cause: it costs a fifth or more, and its remedy was not run."""
     beaten_by: str | None = None
     """The label of a judged row that takes no longer, costs no more, and is better in one."""
+    hourly: float | None = None
+    """The site's price of an hour; None unless every row of the table has one."""
 
     @property
     def key(self) -> str:
@@ -164,14 +167,27 @@ class Judged:
     def on_gpus(self) -> bool:
         return self.gpu_h > 0
 
+    @property
+    def money(self) -> float | None:
+        """The price of the job, in the site's currency."""
+        return None if self.hourly is None else self.hourly * self.seconds / 3600
+
     @cached_property
     def cost(self) -> tuple[float, float]:
-        """GPU-hours before core-hours: they have no common price, and GPUs are scarcer."""
-        return self.gpu_h, self.core_h
+        """Its price, or GPU-hours before core-hours: GPUs are scarcer. Core-hours decide between
+        equals."""
+        return self.gpu_h if self.money is None else self.money, self.core_h
 
     @property
     def price(self) -> float:
+        if self.money is not None:
+            return self.money
         return self.gpu_h if self.on_gpus else self.core_h
+
+    @property
+    def kind(self) -> bool | None:
+        """Rows of different kinds have no common price: with GPUs, and without."""
+        return self.on_gpus if self.money is None else None
 
     @property
     def efficiency(self) -> float | None:
@@ -201,6 +217,8 @@ class Judgement:
     """The fastest row that is worth its cost, efficient enough, and has no open cause."""
     to_repeat: tuple[Judged, ...]
     """Rows that ran too briefly, and may be better than the rows that were judged."""
+    prices: Prices = NO_PRICES
+    """Of the site; empty unless every row has one."""
 
     def chosen(self, choice: Choice) -> Judged | None:
         chosen: Judged | None = getattr(self, choice)
@@ -213,7 +231,7 @@ class Judgement:
     @property
     def worth(self) -> list[Judged]:
         """Judged rows that are worth their cost, the quickest first."""
-        return within_price_limit(self.judged, lambda row: row.price, lambda row: row.on_gpus)
+        return within_price_limit(self.judged, lambda row: row.price, lambda row: row.kind)
 
     @property
     def candidate(self) -> Judged | None:
@@ -238,23 +256,28 @@ def judge(
     outcomes: Outcomes | None = None,
     min_efficiency: float = 0.0,
     epochs: int | None = None,
+    prices: Prices | None = None,
 ) -> Judgement | None:
     """The table; None if no configuration has a time.
 
     Without `diagnoses` every run counts as long enough and without a cause. `epochs`: of the user's
-    job, if the configurations differ in it.
+    job, if the configurations differ in it. `prices`: by which costs are compared, if every
+    configuration has one.
     """
     measured = [one for one in configurations if one.speed]
     if not measured:
         return None
     unit, work, seconds = _unit(measured, epochs)
     sound = {one.key for one in configurations_of_sound_quality(measured)}
+    hourly = {one.key: _hourly_price(one, prices) for one in measured}
+    priced = None not in hourly.values()
     rows = []
     for one in measured:
         times = tuple(value for row in one.rows if (value := seconds(row)) is not None)
         standing, reason = _standing(one, measured, sound, diagnoses)
         cause = _open_cause(one, diagnoses or {}, outcomes or {}) if standing == "judged" else None
-        rows.append(Judged(one, times, standing, reason, cause))
+        price = hourly[one.key] if priced else None
+        rows.append(Judged(one, times, standing, reason, cause, hourly=price))
     rows.sort(key=lambda row: (row.seconds, row.cost, row.label))
     placed, best = [], None
     for row in rows:  # of all that are as quick, the cheapest judged row beats, if any does
@@ -262,13 +285,20 @@ def judge(
         placed.append(replace(row, beaten_by=best.label if best and beaten else None))
         if row.standing == "judged" and (best is None or row.cost < best.cost):
             best = row
-    table = Judgement(unit, work, tuple(placed), min_efficiency, None, None, None, ())
+    known = prices if prices and priced else NO_PRICES
+    table = Judgement(unit, work, tuple(placed), min_efficiency, None, None, None, (), known)
     judged = list(table.judged)
     if judged:
         cheapest = min(judged, key=lambda row: (row.cost, row.seconds))
         recommended = next((row for row in table.worth if _suits(row, table)), None)
         table = replace(table, cheapest=cheapest, fastest=judged[0], recommended=recommended)
     return replace(table, to_repeat=tuple(row for row in placed if _may_be_better(row, table)))
+
+
+def _hourly_price(one: Configuration, prices: Prices | None) -> float | None:
+    """The mean over its repeats, which may have run on different hardware."""
+    found = [price for row in one.rows if prices and (price := prices.hourly(row)) is not None]
+    return fmean(found) if len(found) == len(one.rows) else None
 
 
 def _unit(
@@ -409,7 +439,10 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
     ratio = _ratio(rival.times, row.times)
     if not by_speed:
         gpus = row.on_gpus and rival.on_gpus
-        costs = [allocated_gpus(each.one) if gpus else each.one.cores for each in (rival, row)]
+        costs = [
+            each.hourly or (allocated_gpus(each.one) if gpus else each.one.cores)
+            for each in (rival, row)
+        ]
         ratio = ratio.times(costs[0] / costs[1])
     what = "time" if by_speed else "cost"
     interval = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"

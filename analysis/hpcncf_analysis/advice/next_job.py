@@ -56,6 +56,7 @@ from hpcncf_analysis.formatting import (
     format_duration,
     format_percent,
 )
+from hpcncf_analysis.prices import Prices
 
 # Of 64 letters; the suffix needs some.
 MAX_NAME: Final = 50
@@ -154,7 +155,8 @@ def judge_job(
         return None
     outcomes = measured_remedies(configurations, planned, diagnoses)
     efficiency = planned.site.min_cpu_efficiency
-    return judge(configurations, diagnoses, outcomes, efficiency, planned.epochs)
+    prices = Prices(planned.site.prices, planned.site.currency)
+    return judge(configurations, diagnoses, outcomes, efficiency, planned.epochs, prices)
 
 
 def measured_remedies(
@@ -432,7 +434,8 @@ def why_not(row: Judged, table: Judgement) -> str:
             f"min_cpu_efficiency of {needed}"
         )
     if row not in table.worth:
-        return "it costs more core-hours than its speed is worth"
+        costs = "costs more" if table.prices.of_an_hour else "costs more core-hours"
+        return f"it {costs} than its speed is worth"
     return f"{row.beaten_by or 'another'} takes less time for no more"
 
 

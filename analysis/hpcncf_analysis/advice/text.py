@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,7 @@ from hpcncf_analysis.formatting import (
     format_score,
 )
 from hpcncf_analysis.packing import TITLE, curves
+from hpcncf_analysis.prices import is_faster_worth_it, priced_rows
 from hpcncf_analysis.quality import best_quality, evaluation_task, quality, quality_metric
 
 # More configurations than these are given by their number.
@@ -49,6 +50,8 @@ CHOICE_NAMES: Final[dict[Choice, str]] = {
     "recommended": "recommended",
     "fastest": "fastest",
 }
+# If the site has prices, by which costs are compared.
+LEAST_COST: Final = "least cost"
 CAUSE_DESCRIPTIONS: Final[Mapping[Cause, str]] = {
     "one_core_confinement": "it may use fewer cores than it was allocated",
     "oversubscribed": "it runs more threads than it has cores",
@@ -128,6 +131,7 @@ def conclude(
         facts=[
             *_saving(table, base),
             *_fastest(table),
+            *_hardware_worth_its_price(table),
             *_excluded(table),
             *_packing_hint(configurations),
         ],
@@ -175,14 +179,15 @@ def _recommendation(table: Judgement, configurations: Sequence[Configuration]) -
     busy = ""
     if row.efficiency is not None:
         busy = f", and keeps {format_percent(row.efficiency)} of its cores busy"
-    sentence = f"{until} for {settings}. {row.label} {_takes(row)} for {table.work}{busy}."
+    sentence = f"{until} for {settings}. {row.label} {_takes(row, table)} for {table.work}{busy}."
     sure = assess_confidence(row, "recommended", table)
     return [sentence, *([] if sure.level == "settled" else [sure.text])]
 
 
-def _takes(row: Judged) -> str:
+def _takes(row: Judged, table: Judgement) -> str:
     gpu = f" and {format_gpu_time(row.gpu_h)}" if row.on_gpus else ""
-    return f"takes {format_duration(row.seconds)}, {format_core_time(row.core_h)}{gpu}"
+    cost = "" if row.money is None else f", {table.prices.show(row.money)}"
+    return f"takes {format_duration(row.seconds)}, {format_core_time(row.core_h)}{gpu}{cost}"
 
 
 def format_gpu_time(gpu_h: float | None) -> str:
@@ -214,26 +219,23 @@ def choices_table(table: Judgement) -> Table | None:
     """Least core-hours, recommended, fastest; None if nothing was judged."""
     if not table.judged:
         return None
-    on_gpus = any(row.on_gpus for row in table.judged)
-    gpus = ["GPU time"] if on_gpus else []
-    columns = ["choice", "configuration", "time", "core time", *gpus]
-    columns += ["CPU efficiency", "confidence"]
+    heads, figures = _figure_columns(table, table.judged)
+    columns = ["choice", "configuration", *heads, "confidence"]
     by_key: dict[str, list[Choice]] = {}
-    for choice in CHOICE_NAMES:
+    names = choice_names(table)
+    for choice in names:
         row = table.chosen(choice)
         by_key.setdefault(row.key if row else "", []).append(choice)
     rows = []
     for choices in by_key.values():
         row = table.chosen(choices[0])
-        name = ", ".join(CHOICE_NAMES[choice] for choice in choices)
+        name = ", ".join(names[choice] for choice in choices)
         if row is None:
             rows.append([name, "none yet", *[NONE] * (len(columns) - 2)])
             continue
         first = next(choice for choice in CHOICES if choice in choices)
-        cells = [name, row.label, format_duration(row.seconds), format_core_time(row.core_h)]
-        cells += [format_gpu_time(row.gpu_h) if row.on_gpus else NONE] if on_gpus else []
         level = assess_confidence(row, first, table).level
-        rows.append([*cells, format_percent(row.efficiency), level])
+        rows.append([name, row.label, *figures(row), level])
     return Table(columns, rows, frozenset({"configuration", "confidence"}))
 
 
@@ -244,22 +246,40 @@ def all_rows_table(table: Judgement) -> Table | None:
     beaten = [row for row in table.judged if row.beaten_by]
     hidden = {row.key for row in beaten[MAX_BEATEN:]}
     shown = [row for row in table.rows if row.key not in hidden]
-    on_gpus = any(row.on_gpus for row in shown)
-    columns = ["configuration", "time", "core time", *(["GPU time"] if on_gpus else [])]
-    rows = []
-    for row in shown:
-        cells = [row.label, format_duration(row.seconds), format_core_time(row.core_h)]
-        cells += [format_gpu_time(row.gpu_h) if row.on_gpus else NONE] if on_gpus else []
-        rows.append([*cells, format_percent(row.efficiency), _place(row, table)])
-    return Table([*columns, "CPU efficiency", "place"], rows, frozenset({"place"}))
+    heads, figures = _figure_columns(table, shown)
+    rows = [[row.label, *figures(row), _place(row, table)] for row in shown]
+    return Table(["configuration", *heads, "place"], rows, frozenset({"place"}))
+
+
+def choice_names(table: Judgement) -> dict[Choice, str]:
+    return CHOICE_NAMES | ({"cheapest": LEAST_COST} if table.prices.of_an_hour else {})
+
+
+def _figure_columns(
+    table: Judgement, shown: Sequence[Judged]
+) -> tuple[list[str], Callable[[Judged], list[str]]]:
+    """Time, cost and efficiency of the whole job: names of the columns, and a row's cells."""
+    on_gpus, priced = any(row.on_gpus for row in shown), bool(table.prices.of_an_hour)
+
+    def cells(row: Judged) -> list[str]:
+        return [
+            format_duration(row.seconds),
+            format_core_time(row.core_h),
+            *([format_gpu_time(row.gpu_h) if row.on_gpus else NONE] if on_gpus else []),
+            *([table.prices.show(row.money)] if priced else []),
+            format_percent(row.efficiency),
+        ]
+
+    gpus, cost = ["GPU time"] * on_gpus, ["cost"] * priced
+    return ["time", "core time", *gpus, *cost, "CPU efficiency"], cells
 
 
 def _place(row: Judged, table: Judgement) -> str:
     if row.standing != "judged":
         return f"{row.standing}: {row.reason}"
     parts = [
-        CHOICE_NAMES[choice]
-        for choice in CHOICE_NAMES
+        name
+        for choice, name in choice_names(table).items()
         if (chosen := table.chosen(choice)) and chosen.key == row.key
     ]
     parts += [f"open cause: {row.cause.cause}"] if row.cause else []
@@ -277,7 +297,7 @@ def all_rows_note(table: Judgement) -> str:
     return " ".join(
         [
             f"Time and core time are for {table.work}. On the Pareto front no other configuration "
-            "takes less time for no more core-hours.",
+            f"takes less time for no more {'money' if table.prices.of_an_hour else 'core-hours'}.",
             *([f"{more} more that are beaten are left out."] if more > 0 else []),
             *(
                 [f"They ran on different CPU models ({'; '.join(models)}): the order may change."]
@@ -302,7 +322,7 @@ def _saving(table: Judgement, base: str | None) -> list[str]:
         ratio += f" and {format_ratio(row.gpu_h / against.gpu_h)} the GPU time"
     return [
         f"{row.label} needs {ratio} and {format_ratio(row.seconds / against.seconds)} the time of "
-        f"{which} ({against.label}, which {_takes(against)})."
+        f"{which} ({against.label}, which {_takes(against, table)})."
     ]
 
 
@@ -312,9 +332,15 @@ def _fastest(table: Judgement) -> list[str]:
     if row is None or fastest is None or row.key == fastest.key:
         return []
     return [
-        f"The fastest, {fastest.label}, {_takes(fastest)}. It is not recommended: "
+        f"The fastest, {fastest.label}, {_takes(fastest, table)}. It is not recommended: "
         f"{why_not(fastest, table)}."
     ]
+
+
+def _hardware_worth_its_price(table: Judgement) -> list[str]:
+    """Whether the faster GPU or node is worth its price, if the site has prices."""
+    rows = [priced for row in table.judged for priced in priced_rows(row.one, table.prices)]
+    return is_faster_worth_it(rows, table.prices)
 
 
 def _excluded(table: Judgement) -> list[str]:

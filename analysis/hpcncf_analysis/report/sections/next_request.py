@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hpcncf_analysis.advice.next_job import Purpose
-from hpcncf_analysis.advice.text import all_rows_note, all_rows_table
+from hpcncf_analysis.advice.text import all_rows_note, all_rows_table, choice_names
 from hpcncf_analysis.report.section import (
     BulletList,
     CodeBlock,
@@ -31,8 +31,11 @@ def advice_parts(data: ReportData) -> list[Part]:
         parts += [TableBlock(table), Paragraph(all_rows_note(data.table), note=True)]
     for written in data.written:
         advice = written.advice
+        title = PURPOSES[advice.purpose]
+        if advice.purpose == "cheapest" and data.table:
+            title = f"The {choice_names(data.table)['cheapest']}"
         parts += [
-            Paragraph(f"{PURPOSES[advice.purpose]}: {advice.chosen.label}"),
+            Paragraph(f"{title}: {advice.chosen.label}"),
             BulletList(advice.reasons),
             CodeBlock(f"hpcncf submit {written.job}", "sh"),
         ]

@@ -34,6 +34,7 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     select_time_unit,
 )
+from hpcncf_analysis.prices import Prices, price_table, priced_rows
 from hpcncf_analysis.report.figures import style
 from hpcncf_analysis.report.figures.style import FAINT, GREY, INK, Label, place_labels
 from hpcncf_analysis.report.section import (
@@ -499,7 +500,13 @@ def scaling_parts(data: ReportData) -> list[Part]:
     note = " ".join([*describe_peaks(shown), law_note(shown) or ""]).strip()
     if grids and note:
         grids.append(Paragraph(note, note=True))
-    return [*grids, *titled_table(cost_table(shown), "What an epoch costs")]
+    prices = data.table.prices if data.table else Prices()
+    priced = [row for one in shown for row in priced_rows(one, prices)]
+    return [
+        *grids,
+        *titled_table(cost_table(shown), "What an epoch costs"),
+        *titled_table(price_table(priced, prices), "At the site's prices"),
+    ]
 
 
 EFFICIENCY_CAPTION: Final = (
