@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ example: hpcncf lint train.py job.sbatch
 """
 OURS = (".py", ".sh", ".sbatch", ".slurm")
 LARGEST_BYTES = 2_000_000
+THREADS = re.compile("num_threads|NUM_THREADS|num_workers")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         for path, each in told:
             print(f"{path}:{each.line}: {each.rule}: {each.message}")
         print(_summary(len(told), len(texts)))
+        if around.cores is None and any(map(THREADS.search, texts.values())):
+            print("Threads and workers were not compared with cores: give them by --cores N")
     if unread:
         raise UsageError("\n".join(unread))
     return 1 if told else 0

@@ -416,9 +416,7 @@ def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
     """Complaints about layers: tables, sizes, DataParallel."""
     calls = list(_calls(tree))
     called = {_called_name(call) for call in calls}
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    on_gpu = "cuda" in called or any(isinstance(t, str) and t.startswith("cuda") for t in texts)
-    on_tensor_cores = bool(called & HALVES) and on_gpu
+    on_tensor_cores = bool(called & HALVES) and any(map(_is_about_gpus, ast.walk(tree)))
     optimizers = sorted(called & DENSE_OPTIMIZERS)
     for call in calls:
         name = _called_name(call)
@@ -464,6 +462,15 @@ def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
                 f"{sizes}: tensor cores take float16 and bfloat16 in multiples of {MULTIPLE}. "
                 f"Use {' and '.join(str(-(-size // MULTIPLE) * MULTIPLE) for size in odd)}",
             )
+
+
+def _is_about_gpus(node: ast.AST) -> bool:
+    """`"cuda:0"`, `torch.cuda`, `.cuda()`, `from torch.cuda.amp import autocast`."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value.startswith("cuda")
+    if isinstance(node, ast.ImportFrom):
+        return "cuda" in (node.module or "").split(".")
+    return isinstance(node, ast.Attribute) and node.attr == "cuda"
 
 
 def _threads(tree: ast.AST, cores: int, numbers: dict[str, int]) -> Iterator[Complaint]:

@@ -145,8 +145,16 @@ def test_three_figures_give_the_fourth(
     assert infer_cores(replace(job, cores=7)).cores == 7
 
 
-def test_the_forums_lines_with_their_times_need_no_question() -> None:
-    text = "CPU time : 8566 sec.\nRun time : 8570 sec.\n" + TEXTS["lsf_forum"]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CPU time : 8566 sec.\nRun time : 8570 sec.\n" + TEXTS["lsf_forum"],
+        "CPU time: 8,566 s\nRun time: 8,570 s\nCPU efficiency: 20.00 %\n",
+        "Resource usage summary:\nCPU time : 8566.00 sec.\nRun time : 8570 sec.\n"
+        "CPU Efficiency 20.00%",
+    ],
+)
+def test_the_forums_lines_with_their_times_need_no_question(text: str) -> None:
     told = explain(read_text(text).jobs[0])
     assert told.job.cores == 5
     assert "exactly one core busy, 1/5" in told.follows[0]

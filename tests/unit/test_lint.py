@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcncf import cli
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import RULES, check_batch_script, check_launchers
@@ -336,6 +337,11 @@ def test_the_lines_of_a_forums_program_are_found() -> None:
     assert [rule for _, rule in rules(FORUM, cores=64)] == [
         rule for _, rule in rules(FORUM) if rule != "too-many-threads"
     ]
+    amp = FORUM.replace('.to("cuda")', "").replace("torch.cuda.amp.", "")
+    assert rules("from torch.cuda.amp import GradScaler" + amp)[-4:-2] == [
+        (21, "layer-size"),
+        (24, "data-parallel"),
+    ]
     sgd = FORUM.replace("Adam", "SGD").replace("GradScaler", "GradKeeper")
     assert not {"dense-embedding", "layer-size"} & {rule for _, rule in rules(sgd)}
 
@@ -378,3 +384,13 @@ def test_our_own_scripts_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", str(ROOT / "jobs/any_program.py"), str(ROOT / "slurm_templates")]) == 0, (
         capsys.readouterr().out
     )
+
+
+def test_without_cores_it_says_that_threads_were_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import torch\ntorch.set_num_threads(64)\n")
+    for option, code in (((), 0), (("--cores", "64"), 0), (("--cores", "2"), 1)):
+        assert cli.main(["lint", str(program), *option]) == code
+        assert ("--cores N" in capsys.readouterr().out) == (not option)

@@ -19,7 +19,12 @@ DERIVED: Final = "the number of cores is CPU PEAK over CPU PEAK EFFICIENCY: the 
 _JOB: Final = re.compile(r"^[ \t]*(?:Subject: )?Job <?(\d+(?:\[\d+\])?)[>:]", re.MULTILINE)
 _AVERAGE: Final = r"CPU average efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
 _PEAK: Final = r"CPU peak efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
-_MARKS: Final = (_AVERAGE, r"Resource usage summary:", r"The CPU time used is")
+# As people quote it: without "average", and beside the two times alone.
+_QUOTED: Final = r"CPU efficiency\s*:?\s*(\d+(?:\.\d+)?\s?%)"
+_SECONDS: Final = r"\s*:?\s*(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)\s*s(?:ec(?:onds?|\.)?)?\b"
+_CPU_TIME: Final = rf"CPU time{_SECONDS}"
+_RUN_TIME: Final = rf"Run time{_SECONDS}"
+_MARKS: Final = (_AVERAGE, r"Resource usage summary:", r"The CPU time used is", _CPU_TIME)
 # Where the number of cores stands, the most certain first.
 _SLOTS: Final = (
     r"Allocated (\d+) Slot",
@@ -61,7 +66,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _job(job_id: str, block: str) -> Job:
-    average, peak = share(_first(block, _AVERAGE)), share(_first(block, _PEAK))
+    average = share(_first(block, _AVERAGE) or _first(block, _QUOTED))
+    peak = share(_first(block, _PEAK))
     cores, how = _cores(block, peak)
     watched_s = number(_first(block, r"CPU peak duration\s*:\s*(\d+)"))
     memory, asked = _memory(block, "Max Mem(?:ory)?"), _memory(block, "Total Requested Memory")
@@ -115,16 +121,14 @@ def _state(block: str) -> str:
 
 
 def _cpu(block: str) -> float | None:
-    return number(
-        _first(block, r"CPU time\s*:\s*(\d+(?:\.\d+)?)\s*sec")
-        or _first(block, r"The CPU time used is (\d+(?:\.\d+)?) seconds")
-    )
+    found = _first(block, _CPU_TIME) or _first(block, r"The CPU time used is (\S+) seconds")
+    return number(found.replace(",", ""))
 
 
 def _elapsed(block: str) -> float | None:
     """The report's run time, or bhist's column RUN."""
     states = r"PEND\s+PSUSP\s+RUN\s+USUSP\s+SSUSP\s+UNKWN\s+TOTAL\s+\d+\s+\d+\s+(\d+)"
-    return number(_first(block, r"Run time\s*:\s*(\d+)\s*sec") or _first(block, states))
+    return number(_first(block, _RUN_TIME).replace(",", "") or _first(block, states))
 
 
 def _limit(block: str) -> float | None:
