@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf import cli
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import RULES, check_batch_script, check_launchers
@@ -338,7 +337,7 @@ def test_the_lines_of_a_forums_program_are_found() -> None:
         rule for _, rule in rules(FORUM) if rule != "too-many-threads"
     ]
     amp = FORUM.replace('.to("cuda")', "").replace("torch.cuda.amp.", "")
-    assert rules("from torch.cuda.amp import GradScaler" + amp)[-4:-2] == [
+    assert rules("from torch.cuda.amp import GradScaler; " + amp.lstrip())[-4:-2] == [
         (21, "layer-size"),
         (24, "data-parallel"),
     ]
@@ -392,5 +391,5 @@ def test_without_cores_it_says_that_threads_were_not_compared(
     program = tmp_path / "train.py"
     program.write_text("import torch\ntorch.set_num_threads(64)\n")
     for option, code in (((), 0), (("--cores", "64"), 0), (("--cores", "2"), 1)):
-        assert cli.main(["lint", str(program), *option]) == code
+        assert main(["lint", str(program), *option]) == code
         assert ("--cores N" in capsys.readouterr().out) == (not option)
