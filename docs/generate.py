@@ -170,6 +170,7 @@ Refused when the plan is made, with the reason:
 | `parallel: data_parallel` | several ranks | it is one process for all GPUs |
 | `parallel: data_parallel` | `compile` | it copies the module in every step |
 | `profile_steps` | another `profile` than `torch` | py-spy counts no steps |
+| `profile_rate`, `_native`, `_subprocesses` | another `profile` than `py-spy` | its options |
 | `lr_base_batch` | `lr_scale: none` | there is nothing to scale |
 | `adam: foreach`, `fused` | another `optimizer` | they are versions of torch's Adam |
 | `sparse: true` | `optimizer: adam` | Adam moves every row in every step |

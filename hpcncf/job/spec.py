@@ -310,6 +310,13 @@ class Training(Settings):
     Chrome trace, or a flame graph of its Python by py-spy. Both cost speed."""
     profile_steps: Count = 20
     """Steps that `profile: torch` records, after the first 23."""
+    profile_rate: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Samples a second of `profile: py-spy`."""
+    profile_native: bool = False
+    """`profile: py-spy`: show functions of C and C++, too, as torch's and those of engine `native`.
+    The rank pauses for each sample."""
+    profile_subprocesses: bool = False
+    """`profile: py-spy`: show DataLoader workers and other processes of the rank, too."""
     profile_ranks: Literal["first", "all"] = "first"
     """Ranks to profile."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1

@@ -291,6 +291,13 @@ def _unused_settings(training: Training) -> list[str]:
             dict.fromkeys(workers, "configures workers, but num_workers is 0. Set num_workers"),
         ),
         (profile != "torch", {"profile_steps": f"has no effect with profile {profile}. Remove it"}),
+        (
+            profile != "py-spy",
+            dict.fromkeys(
+                ("profile_rate", "profile_native", "profile_subprocesses"),
+                f"has no effect with profile {profile}. Use py-spy, or remove it",
+            ),
+        ),
         (profile == "none", {"profile_ranks": "has no effect with profile none. Remove it"}),
     ]
     return [

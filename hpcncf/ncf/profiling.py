@@ -27,7 +27,6 @@ SKIPPED_STEPS: Final = 20
 WARMUP_STEPS: Final = 3
 LARGEST_MIB: Final = 64
 """Viewers of traces choke on more."""
-RATE_HZ: Final = 100
 EXIT_TIMEOUT_S: Final = 60.0
 # prctl(2): who may look into this process where Yama lets only its ancestors.
 PR_SET_PTRACER: Final = 0x59616D61
@@ -56,7 +55,7 @@ def profiled(
         with _traced(training.profile_steps, attempt.trace(place.rank), warn) as step:
             yield step
     else:
-        with _sampled(attempt.flame_graph(place.rank), warn):
+        with _sampled(training, attempt.flame_graph(place.rank), warn):
             yield lambda: None
 
 
@@ -87,11 +86,16 @@ def _traced(steps: int, path: Path, warn: Warn) -> Iterator[AfterStep]:
 
 
 @contextmanager
-def _sampled(path: Path, warn: Warn) -> Iterator[None]:
+def _sampled(training: Training, path: Path, warn: Warn) -> Iterator[None]:
     """Run py-spy next to the rank, which permits it to trace, so that it needs no privileges."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    _permit_tracing()
     command = [find_py_spy(), "record", "--pid", str(os.getpid()), "--format", "flamegraph"]
-    command += ["--output", str(path), "--rate", str(RATE_HZ), "--nonblocking", "--threads"]
+    command += ["--output", str(path), "--rate", str(training.profile_rate), "--threads"]
+    # py-spy reads frames of C from a process that is paused only.
+    command.append("--native" if training.profile_native else "--nonblocking")
+    if training.profile_subprocesses:
+        os.register_at_fork(after_in_child=_permit_tracing)  # no permission is inherited
+        command.append("--subprocesses")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as sampler:
         try:
             yield
@@ -99,10 +103,16 @@ def _sampled(path: Path, warn: Warn) -> Iterator[None]:
             sampler.send_signal(signal.SIGINT)  # it writes what it has
             output = _ended(sampler)
     if path.is_file():
-        warn(f"py-spy looked {RATE_HZ} times a second, and its CPU time counts: {path.name}")
+        rate = training.profile_rate
+        paused = ", each time pausing the rank" * training.profile_native
+        warn(f"py-spy looked {rate} times a second{paused}, and its CPU time counts: {path.name}")
     else:
         last = output.strip().splitlines()[-1:] or "it printed nothing"
         warn(f"py-spy left no flame graph: {last}")
+
+
+def _permit_tracing() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
 
 
 def _ended(sampler: subprocess.Popen[bytes]) -> str:

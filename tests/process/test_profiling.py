@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
 import sysconfig
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,33 @@ def test_the_flame_graph_names_what_took_the_time(tmp_path: Path) -> None:
         spins_for_the_flame_graph()
     assert told == ["py-spy looked 100 times a second, and its CPU time counts: flame-graph-0.svg"]
     assert "spins_for_the_flame_graph" in (tmp_path / "flame-graph-0.svg").read_text()
+
+
+def spins_in_a_worker() -> None:
+    spins_for_the_flame_graph()
+
+
+def test_the_flame_graph_shows_c_functions_and_subprocesses(tmp_path: Path) -> None:
+    """zlib's deflate takes the rank's time, and a forked process spins beside it."""
+    told: list[str] = []
+    asked = Training(
+        profile="py-spy", profile_native=True, profile_subprocesses=True, profile_rate=25
+    )
+    text = "Some text that does not repeat itself very often. " * 100_000
+    with profiling.profiled(asked, FIRST, AttemptPaths(tmp_path), told.append):
+        worker = multiprocessing.get_context("fork").Process(target=spins_in_a_worker)
+        worker.start()
+        until = time.process_time() + 4
+        while time.process_time() < until:
+            zlib.compress(text.encode(), 9)
+        worker.join()
+    assert told == [
+        "py-spy looked 25 times a second, each time pausing the rank, and its CPU time counts: "
+        "flame-graph-0.svg"
+    ]
+    graph = (tmp_path / "flame-graph-0.svg").read_text()
+    assert "deflate" in graph
+    assert "spins_in_a_worker" in graph
 
 
 def test_only_the_first_rank_is_looked_into_unless_all_are_asked_for() -> None:

@@ -43,6 +43,7 @@ SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
         (Resources(), Training(loader="device", pin_memory=True), "device that trains"),
         (Resources(), Training(loader="device", engine="native"), "the same instances"),
         (Resources(), Training(profile="py-spy", profile_steps=5), "profile_steps has no effect"),
+        (Resources(), Training(profile="torch", profile_rate=50), "profile_rate has no effect"),
         (Resources(), Training(profile_ranks="all"), "profile none"),
         (
             Resources(tasks_per_node=3, cpus_per_task=2),
