@@ -27,6 +27,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 DIST: Final = ROOT / "dist"
+RECIPES: Final = ROOT / "release/recipes"
 GLIBC: Final = "2.17"
 MACHINES: Final = ("x86_64", "aarch64")
 LIMIT_MB: Final = 150
@@ -132,9 +133,9 @@ def write_recipes(into: Path) -> None:
     """Fill the version and the source archive's checksum into the recipes of other packagers."""
     (archive,) = into.glob("hpcncf-*.tar.gz")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    for recipe in sorted((ROOT / "release/recipes").glob("*/*")):
+    for recipe in sorted(path for path in RECIPES.glob("*/**/*") if path.is_file()):
         text = recipe.read_text().replace("@VERSION@", _version()).replace("@SHA256@", digest)
-        target = into / "recipes" / recipe.parent.name / recipe.name
+        target = into / "recipes" / recipe.relative_to(RECIPES)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
         print(target.relative_to(into), flush=True)

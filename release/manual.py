@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,21 +46,39 @@ def write_shared_files(folder: Path) -> list[tuple[str, list[str]]]:
 def man_page(name: str, parser: argparse.ArgumentParser, version: str) -> str:
     """One command's page in man(7)'s macros: what `--help` prints, in sections."""
     parser.prog = name
-    usage = parser.format_usage().removeprefix("usage: ").replace("%(prog)s", name)
     lines = [
         _heading(name.replace(" ", "-"), version),
         ".SH NAME",
         f"{_plain(name.replace(' ', '-'))} \\- {_plain(parser.description or '')}",
         ".SH SYNOPSIS",
         ".nf",
-        *map(_plain, usage.rstrip().splitlines()),
+        *_usage(parser),
         ".fi",
     ]
+    lines += _arguments(parser, ".SH")
+    for command in _commands(parser):
+        lines += [f".SH {_plain(command.prog.upper())}", ".nf", *_usage(command), ".fi"]
+        lines += _arguments(command, ".SS")
+    if parser.epilog:
+        epilog = parser.epilog.replace("%(prog)s", name)
+        lines += [".SH NOTES", ".nf", *map(_plain, epilog.splitlines()), ".fi"]
+    lines += [".SH SEE ALSO", ".BR hpcncf (1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _usage(parser: argparse.ArgumentParser) -> list[str]:
+    # Each line begins with `usage: `, or is indented by as much.
+    lines = parser.format_usage().rstrip().splitlines()
+    return [_plain(line[len("usage: ") :]) for line in lines]
+
+
+def _arguments(parser: argparse.ArgumentParser, heading: str) -> list[str]:
+    lines = []
     for group in parser._action_groups:
         actions = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
         if not actions:
             continue
-        lines.append(f".SH {_plain((group.title or 'arguments').upper())}")
+        lines.append(f"{heading} {_plain((group.title or 'arguments').upper())}")
         formatter = parser._get_formatter()
         for action in actions:
             lines += [
@@ -66,11 +86,16 @@ def man_page(name: str, parser: argparse.ArgumentParser, version: str) -> str:
                 f".B {_plain(formatter._format_action_invocation(action))}",
                 _plain(formatter._expand_help(action) if action.help else ""),
             ]
-    if parser.epilog:
-        epilog = parser.epilog.replace("%(prog)s", name)
-        lines += [".SH NOTES", ".nf", *map(_plain, epilog.splitlines()), ".fi"]
-    lines += [".SH SEE ALSO", ".BR hpcncf (1)"]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The commands of a command, and theirs, that take arguments: `data prepare csv`."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                inner = list(_commands(command))
+                yield from inner or [command]
 
 
 def _top_page(version: str, others: list[str]) -> str:
@@ -94,11 +119,13 @@ def _top_page(version: str, others: list[str]) -> str:
 
 
 def _heading(name: str, version: str) -> str:
-    # Left-aligned: lists of choices have no place to break a line.
-    return f'.TH {name.upper()} 1 "" "hpcncf {version}" "User Commands"\n.ad l'
+    # Left-aligned and without hyphenation: words are copied from it.
+    return f'.TH {name.upper()} 1 "" "hpcncf {version}" "User Commands"\n.ad l\n.nh'
 
 
 def _plain(text: str) -> str:
-    """Text that no man macro changes: hyphens to copy, no line that begins a request."""
+    """Text that no man macro changes: hyphens to copy, no line that begins a request. A list
+    without spaces may break behind its commas."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    escaped = re.sub(r",(?=\S)", r",\\:", escaped)
     return "\\&" + escaped if escaped.startswith((".", "'")) else escaped

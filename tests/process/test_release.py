@@ -13,11 +13,13 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
+LMOD = Path("/usr/share/lmod/lmod/init/bash")
 JOB = """\
 name: own
 workload: {command: [python3, train.py, "{lr}"]}
@@ -90,7 +92,12 @@ def test_recipes_need_what_the_project_needs(tmp_path: Path) -> None:
     names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
     assert {names.get(name, name): version for name, version in run.items()} == needed
 
-    spack = ast.parse((tmp_path / "recipes/spack/package.py").read_text())
+    packages = tmp_path / "recipes/spack/spack_repo/hpcncf/packages"
+    assert yaml.safe_load((packages.parent / "repo.yaml").read_text())["repo"]["api"] == "v2.0"
+    spack = ast.parse((packages / "py_hpcncf/package.py").read_text())
+    # Spack 1 has build systems in a package of its own.
+    imported = [ast.unparse(node) for node in spack.body if isinstance(node, ast.ImportFrom)]
+    assert "from spack_repo.builtin.build_systems.python import PythonPackage" in imported
     calls = [node for node in ast.walk(spack) if isinstance(node, ast.Call)]
     depends = [
         call.args[0].value
@@ -107,8 +114,35 @@ def test_recipes_need_what_the_project_needs(tmp_path: Path) -> None:
     easyconfig: dict[str, object] = {}
     exec((tmp_path / "recipes/easybuild/hpcncf.eb").read_text(), easyconfig)
     assert easyconfig["version"] == project["version"]
-    for path in (tmp_path / "recipes").glob("*/*"):
+    extensions: Any = easyconfig["exts_list"]
+    assert [len(options["checksums"][0]) for _, _, options in extensions] == [64] * 4
+    for path in (tmp_path / "recipes").rglob("*.*"):
         assert "@" + "VERSION@" not in path.read_text()
+
+
+@pytest.mark.skipif(not LMOD.exists(), reason="Lmod: not here")
+def test_the_module_gives_the_command_alone_to_batch_scripts_too(tmp_path: Path) -> None:
+    (tmp_path / "hpcncf-0.1.0.tar.gz").write_bytes(b"archive")
+    release_module("build").write_recipes(tmp_path)
+    prefix = tmp_path / "prefix"
+    for folder in ("bin", "command"):
+        (prefix / folder).mkdir(parents=True)
+    for name in ("hpcncf", "python3"):
+        (prefix / "bin" / name).write_text("#!/bin/sh\necho from the module $1\n")
+        (prefix / "bin" / name).chmod(0o755)
+    (prefix / "command/hpcncf").symlink_to("../bin/hpcncf")
+    script = f"source {LMOD}; module load hpcncf; hpcncf plan; command -v python3; man -w man"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=os.environ | {"MODULEPATH": f"{tmp_path}/recipes/module", "HPCNCF_PREFIX": str(prefix)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, python, page = done.stdout.splitlines()
+    assert first == "from the module plan"
+    assert str(prefix) not in python
+    assert page.startswith("/usr/share/man")  # the system's pages are found as before
 
 
 def test_the_citation_is_of_this_version() -> None:
@@ -132,3 +166,34 @@ def test_each_command_has_a_page_that_man_can_show(tmp_path: Path) -> None:
         )
         assert shown.stderr == ""
         assert page.stem in shown.stdout
+        assert "\N{HYPHEN}" not in shown.stdout  # words broken where none could copy them
+    (data,) = (page.read_text() for page in pages if page.stem == "hpcncf-data")
+    assert ".SH HPCNCF DATA PREPARE CSV" in data
+    assert ".B \\-\\-test\\-negatives" in data
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish: not here")
+def test_fish_completes_commands_and_folders(tmp_path: Path) -> None:
+    release_module("manual").write_shared_files(tmp_path)
+    (tmp_path / "results/demo").mkdir(parents=True)
+    script = tmp_path / "share/fish/vendor_completions.d/hpcncf.fish"
+
+    def completed(line: str) -> str:
+        command = ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.split("\t")[0].strip()
+
+    assert completed("hpcncf subm") == "submit"
+    assert completed("hpcncf submit --cl") == "--cluster"
+    assert completed("hpcncf report results/d") == "results/demo/"
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh: not here")
+def test_zsh_finds_the_completion_in_its_standard_place(tmp_path: Path) -> None:
+    release_module("manual").write_shared_files(tmp_path)
+    functions = tmp_path / "share/zsh/site-functions"
+    asked = f"fpath=({functions} $fpath); autoload -Uz compinit; compinit -u -D; " + (
+        "print -r -- $_comps[hpcncf]; autoload -Uz +X _hpcncf"
+    )
+    done = subprocess.run(["zsh", "-fc", asked], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("_hpcncf", "")

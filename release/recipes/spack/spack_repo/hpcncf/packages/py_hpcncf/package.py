@@ -1,10 +1,13 @@
 # Spack's form of a recipe; `python release/build.py recipes` fills in version and sha256.
+from spack_repo.builtin.build_systems.python import PythonPackage
+
 from spack.package import *
 
 
 class PyHpcncf(PythonPackage):
     """Measure why a training job wastes its cores, and what to request instead."""
 
+    homepage = "https://pypi.org/project/hpcncf"
     pypi = "hpcncf/hpcncf-@VERSION@.tar.gz"
 
     license("MIT")
