@@ -129,6 +129,38 @@ loss.backward()
     assert "second time" in done.stderr
 
 
+def test_an_error_at_the_import_of_torch_is_shown_without_the_probe(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise KeyboardInterrupt\n")
+    done = same_with_and_without("import torch\n", tmp_path)
+    assert "torch/__init__.py" in done.stderr
+
+
+def test_an_interrupt_inside_the_probe_is_shown_without_it(tmp_path: Path) -> None:
+    """A signal's handler runs wherever the thread is, in the probe's own lines, too."""
+    done = python(
+        """
+import sys
+import torch
+from torch.utils.data import DataLoader
+def interrupt(frame, event, arg):
+    if frame.f_code.co_name in ("pop", "push") and "_hpcncf_probe" in frame.f_code.co_filename:
+        raise KeyboardInterrupt
+    return interrupt
+def load():
+    loader = DataLoader(torch.arange(4))
+    sys.settrace(interrupt)
+    for batch in loader:
+        pass
+load()
+""",
+        tmp_path,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("  File")]
+    assert [line.rpartition(" in ")[2] for line in lines] == ["<module>", "load", "interrupt"]
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
 @pytest.mark.parametrize(
     "code",
     [

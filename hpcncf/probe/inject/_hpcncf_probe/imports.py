@@ -2,6 +2,8 @@
 
 import sys
 
+from _hpcncf_probe.phases import hide_frames
+
 _WAITING = {}
 
 
@@ -30,9 +32,13 @@ def _add_call(spec, call):
 
     def exec_module(module):
         # As before for the module's own code: a reload, or a copy of the loader, finds no trace.
-        spec.loader.exec_module = execute
-        execute(module)
-        call(module)
+        try:
+            spec.loader.exec_module = execute
+            execute(module)
+            call(module)
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
     try:
         spec.loader.exec_module = exec_module

@@ -2,6 +2,7 @@
 
 import sys
 from _thread import get_ident
+from itertools import groupby
 from time import perf_counter, thread_time
 
 # In steps shorter than this, the CPU clock (a system call) is read in one step of MANY only.
@@ -182,15 +183,26 @@ def _show_without_ours(kind, value, trace):
 
 
 def _without_ours(trace):
-    while trace is not None and _is_ours(trace):
+    """Python itself leaves out the import system's frames around a module's own; with one of ours
+    between them, it does not."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
         trace = trace.tb_next
-    at = trace
-    while at is not None:
-        while at.tb_next is not None and _is_ours(at.tb_next):
-            at.tb_next = at.tb_next.tb_next
-        at = at.tb_next
-    return trace
+    first = None
+    for skipped, run in groupby(reversed(frames), _is_of_import):
+        run = list(run)
+        if skipped and any(map(_is_ours, run)):
+            continue
+        for each in run:
+            each.tb_next = first
+            first = each
+    return first
 
 
 def _is_ours(trace):
     return "_hpcncf_probe" in trace.tb_frame.f_code.co_filename
+
+
+def _is_of_import(trace):
+    return _is_ours(trace) or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")

@@ -86,19 +86,20 @@ def _wrap(holder, name, phase, compiling, before=None):
 
     @functools.wraps(original)
     def timed(*args, **kwargs):
-        if compiling():
-            return original(*args, **kwargs)
-        clock = CLOCKS[get_ident()]
-        depth = clock.push(phase)
-        if before is not None:
-            before(clock)
-        try:
-            return original(*args, **kwargs)
+        try:  # Ctrl-C, too, raises its error wherever it finds this thread
+            if compiling():
+                return original(*args, **kwargs)
+            clock = CLOCKS[get_ident()]
+            depth = clock.push(phase)
+            try:
+                if before is not None:
+                    before(clock)
+                return original(*args, **kwargs)
+            finally:
+                clock.pop(depth)
         except BaseException as error:
             hide_frames(error)
             raise
-        finally:
-            clock.pop(depth)
 
     timed._hpcncf_original = original
     setattr(holder, name, timed)
@@ -169,14 +170,15 @@ def _time_closure(clock, args, kwargs):
 
     @functools.wraps(closure)
     def timed(*inner, **named):
-        depth = clock.push(clock.base[NAME])
         try:
-            return closure(*inner, **named)
+            depth = clock.push(clock.base[NAME])
+            try:
+                return closure(*inner, **named)
+            finally:
+                clock.pop(depth)
         except BaseException as error:
             hide_frames(error)
             raise
-        finally:
-            clock.pop(depth)
 
     if len(args) > 1:
         return (args[0], timed, *args[2:]), kwargs
@@ -201,10 +203,13 @@ def _observe_no_grad(kind):
 
     @functools.wraps(leave)
     def timed_leave(self, *error):
-        depth = self.__dict__.pop("_hpcncf_depth", None)
-        if depth is not None:
-            CLOCKS[get_ident()].pop(depth)
-        return leave(self, *error)
+        try:
+            depth = self.__dict__.pop("_hpcncf_depth", None)
+            if depth is not None:
+                CLOCKS[get_ident()].pop(depth)
+        finally:
+            result = leave(self, *error)
+        return result
 
     kind.__enter__, kind.__exit__ = timed_enter, timed_leave
 
@@ -245,29 +250,29 @@ def _observe_iterators(kind):
 
     @functools.wraps(advance)
     def timed_advance(self):
-        clock = CLOCKS[get_ident()]
-        loader = self.__dict__.get("_hpcncf_loader")
-        if loader is None:
-            return advance(self)
-        depth = clock.push(loader.input)
         try:
-            batch = advance(self)
+            clock = CLOCKS[get_ident()]
+            loader = self.__dict__.get("_hpcncf_loader")
+            if loader is None:
+                return advance(self)
+            depth = clock.push(loader.input)
+            try:
+                batch = advance(self)
+            finally:
+                clock.pop(depth)
+            if clock.loader is not loader:
+                clock.loader = loader
+                clock.set_base(loader.rest)
+            loader.open = True
+            loader.batches += 1
+            return batch
         except StopIteration:
-            clock.pop(depth)
             clock.loader = None
             clock.set_base("rest:-")
             raise
         except BaseException as error:
-            clock.pop(depth)
             hide_frames(error)
             raise
-        clock.pop(depth)
-        if clock.loader is not loader:
-            clock.loader = loader
-            clock.set_base(loader.rest)
-        loader.open = True
-        loader.batches += 1
-        return batch
 
     kind.__init__, kind.__next__ = timed_begin, timed_advance
     # `next` is `__next__` under its old name.
