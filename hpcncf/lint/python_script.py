@@ -127,8 +127,8 @@ def _per_sample(tree: ast.AST) -> Iterator[Complaint]:
                     yield Complaint(
                         node.lineno,
                         "tensor-per-sample",
-                        f"{_called_name(node)}() for each sample. Index tensors that are created "
-                        "once, or add `__getitems__`, which creates a whole batch",
+                        f"creates a tensor for each sample, by {_called_name(node)}(). Index "
+                        "tensors created once, or add `__getitems__`, which creates a whole batch",
                     )
                 if _is_list_of_difference(node):
                     yield _set_difference(node)
