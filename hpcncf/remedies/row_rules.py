@@ -134,6 +134,15 @@ class IdleSteps:
             log_first = log_first[1:]
         self.window = max(self.window, self.now - self._oldest)
 
+    def describe_to(self, history: Any) -> None:
+        """Fill in the structure that a compiled loop reads."""
+        history.records = self._records.ctypes.data
+        history.columns = self._records.shape[1]
+        history.now, history.window = self.now, self.window
+        history.terms[:] = TERMS[self.dtype]
+        history.log_first, history.log_second = self.log_first, self.log_second
+        history.left_out, history.min_shrinkage = LEFT_OUT[self.dtype], MIN_SHRINKAGE[self.dtype]
+
     def table(self) -> Tensor:
         if self._device.type == "cpu":
             return torch.from_numpy(self._records)
@@ -323,6 +332,10 @@ class AdamRule(RowRule):
         self._kept = 1 - self._lr * float(group["weight_decay"])
         self._size = self._lr / (1 - self._beta1**step)
         self._root = math.sqrt(1 - self._beta2**step)
+
+    def rates(self) -> tuple[float, ...]:
+        """Of the step that has begun: beta1, beta2, 1 - lr * weight_decay, size, root and eps."""
+        return self._beta1, self._beta2, self._kept, self._size, self._root, self._eps
 
     def advance(self) -> None:
         later = self._step + CENTRAL_STEPS

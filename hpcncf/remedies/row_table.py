@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hpcncf.remedies.row_rules import Group, RowRule
+from hpcncf.remedies.row_kernels import RowKernels
+from hpcncf.remedies.row_rules import AdamRule, Group, RowRule
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 plainly = torch._C.DisableTorchFunctionSubclass
@@ -67,6 +68,14 @@ class RowTable:
             self._show_moments()
         self._last = torch.zeros(len(self.values), dtype=torch.int64, device=self.values.device)
         self._is_current = True
+        self._find_kernels()
+
+    def _find_kernels(self) -> None:
+        rule, found = self.rule, None
+        with plainly():
+            if isinstance(rule, AdamRule) and RowKernels.fit(self.values, self._moments):
+                found = RowKernels(self.values, self._moments, self._last, rule)
+        self._kernels = found
 
     def _show_moments(self) -> None:
         state = self.optimizer.state[self.parameter]
@@ -86,6 +95,9 @@ class RowTable:
             return
         with plainly():
             ids = ids.detach().reshape(-1)
+            if self._kernels is not None:
+                self._kernels.catch_up(ids.to(torch.int64).contiguous())
+                return
             behind = ids[self._last.index_select(0, ids) < self.rule.steps.now]
             if len(behind):
                 self._catch_up(torch.unique(behind))
@@ -177,20 +189,28 @@ class RowTable:
                 self.rule.take(self.values, self._moments, gradient)
             else:
                 self.read(ids)  # rows that another rank read
+                if self._kernels is not None:
+                    self._kernels.step(ids, gradient.to(self.values.dtype).contiguous())
+                    self._advance(ids)
+                    return
                 tables = (self.values, *self._moments)
                 values, *moments = (each.index_select(0, ids) for each in tables)
                 self.rule.take(values, moments, gradient)
                 self._write(ids, values, moments)
             if self.rule.waits:
-                self.rule.advance()
-                now = self.rule.steps.now
-                if ids is None:
-                    self._last.fill_(now)
-                else:
-                    self._last.index_fill_(0, ids, now)
-                    self._is_current = False
-                    if self.rule.steps.is_full:
-                        self.settle()
+                self._advance(ids)
+
+    def _advance(self, ids: Tensor | None) -> None:
+        """Add the step to those that rows other than `ids` missed; None: none did."""
+        self.rule.advance()
+        now = self.rule.steps.now
+        if ids is None:
+            self._last.fill_(now)
+        else:
+            self._last.index_fill_(0, ids, now)
+            self._is_current = False
+            if self.rule.steps.is_full:
+                self.settle()
 
     def _begin(self) -> None:
         state = self.optimizer.state[self.parameter]
@@ -205,6 +225,7 @@ class RowTable:
                     device=self.values.device if on_device else "cpu",
                 )
             self._show_moments()
+            self._find_kernels()
         self._step += 1
         if "step" in state:
             state["step"] += 1

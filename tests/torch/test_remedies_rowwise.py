@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +16,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpcncf.errors import UsageError
-from hpcncf.remedies import RowwiseAdam, rowwise
+from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
 from hpcncf.remedies.row_rules import AdamWRule
 
 ROWS, WIDTH = 17, 3
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", "torch"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test twice: Adam's rows by the compiled loops, and by torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setattr(row_kernels, "library", lambda: None)
+        elif row_kernels.library() is None:
+            pytest.skip("there was no compiler when hpcncf was installed")
+        yield request.param
+
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
@@ -461,3 +473,28 @@ def test_a_table_of_which_each_step_reads_much_is_given_back() -> None:
     assert found.left == {"0.weight": "a step reads 30% of its rows"}
     for first, second in zip(tables.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(first, second, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_loops_move_rows_as_torch_does(dtype: torch.dtype) -> None:
+    if row_kernels.library() is None:
+        pytest.skip("for the compiled loops")
+    ends = []
+    for library in (row_kernels.library, lambda: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(row_kernels, "library", library)
+            torch.manual_seed(0)
+            table = nn.Embedding(300, 16, dtype=dtype)
+            optimizer = torch.optim.AdamW(table.parameters(), lr=0.01, weight_decay=0.1)
+            rows = rowwise(table, optimizer, small=0)
+            taken = rows._tables["weight"]
+            for step in range(150):
+                optimizer.param_groups[0]["lr"] = 0.01 / (1 + step % 7)
+                # Gradients near eps: the series converges too slowly for some of them.
+                scale = 10.0 ** -(step % 10)
+                optimizer.zero_grad()
+                (table(torch.randint(300, (12,))).pow(2).sum() * scale).backward()
+                optimizer.step()
+            assert (taken._kernels is not None) == (library() is not None)
+            ends.append(table.weight.detach().clone())
+    assert torch.allclose(*ends, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)

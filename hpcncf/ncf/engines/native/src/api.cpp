@@ -6,6 +6,7 @@
 
 #include "face.h"
 #include "shared.h"
+#include "tables.h"
 
 #define HPCNCF_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -167,4 +168,20 @@ HPCNCF_EXPORT void hpcncf_publish(int64_t* counter, int64_t number) { publish(co
 
 HPCNCF_EXPORT int hpcncf_await(const int64_t* lines, int ranks, int64_t number, double seconds) {
   return await(lines, ranks, number, seconds);
+}
+
+// Of remedies/row_kernels.py, which has checked types and contiguity.
+HPCNCF_EXPORT int hpcncf_catch_up_rows(const UserTable* table, const IdleHistory* history,
+                                       const int64_t* ids, int64_t count, int doubles) {
+  return doubles ? catch_up_rows<double>(*table, *history, ids, count)
+                 : catch_up_rows<float>(*table, *history, ids, count);
+}
+
+HPCNCF_EXPORT void hpcncf_step_rows(const UserTable* table, const AdamStep* step,
+                                    const int64_t* ids, int64_t count, const void* gradients,
+                                    int doubles) {
+  if (doubles)
+    step_rows<double>(*table, *step, ids, count, gradients);
+  else
+    step_rows<float>(*table, *step, ids, count, gradients);
 }

@@ -1,0 +1,109 @@
+"""Adam's rows on a CPU by the compiled library of engine native. Without it torch moves them.
+
+One compiled call replaces some forty calls of torch, and reads and writes the rows in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_double, c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from hpcncf.remedies.row_rules import AdamRule
+
+BUILDS: Final = {
+    "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx2", "fma"},
+    "avx2": {"avx2", "fma"},
+    "baseline": set[str](),
+}
+"""As engine native selects them. Its own module needs packages that a user's program may lack."""
+FOLDER: Final = Path(__file__).parent.parent / "ncf/engines/native"
+
+
+class _History(Structure):
+    _fields_ = [
+        *(("records", c_void_p), ("columns", c_int64), ("now", c_int64), ("window", c_int64)),
+        ("terms", c_int64 * 2),
+        *((name, c_double) for name in ("log_first", "log_second", "left_out", "min_shrinkage")),
+    ]
+
+
+class _Table(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("values", "first", "second", "last")),
+        *((name, c_int64) for name in ("rows", "width")),
+    ]
+
+
+class _Step(Structure):
+    _fields_ = [(name, c_double) for name in ("beta1", "beta2", "kept", "size", "root", "eps")]
+
+
+@cache
+def library() -> Any:
+    """None if it was not built, or by another version."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((set(line.split()[2:]) for line in lines if line.startswith("flags")), set())
+    for name, needs in BUILDS.items():
+        path = FOLDER / f"_{name}.so"
+        if needs <= flags and path.exists():
+            try:
+                found = ctypes.CDLL(str(path))
+                catch_up, step = found.hpcncf_catch_up_rows, found.hpcncf_step_rows
+            except (OSError, AttributeError):
+                return None
+            catch_up.restype = c_int
+            catch_up.argtypes = [POINTER(_Table), POINTER(_History), c_void_p, c_int64, c_int]
+            step.restype = None
+            step.argtypes = [*(POINTER(_Table), POINTER(_Step), c_void_p, c_int64, c_void_p, c_int)]
+            return found
+    return None
+
+
+class RowKernels:
+    """The compiled loops over one table's memory."""
+
+    def __init__(self, values: Tensor, moments: list[Tensor], last: Tensor, rule: AdamRule) -> None:
+        self._held = (values, moments, last)
+        """Their memory must not go away."""
+        self._rule, self._doubles = rule, int(values.dtype == torch.float64)
+        pointers = [each.data_ptr() for each in (values, *moments, last)]
+        self._table = byref(_Table(*pointers, *values.shape))
+        self._history, self._library = _History(), library()
+
+    @staticmethod
+    def fit(values: Tensor, moments: list[Tensor]) -> bool:
+        tensors = (values, *moments)
+        return (
+            library() is not None
+            and len(moments) == 2
+            and all(each.device.type == "cpu" and each.is_contiguous() for each in tensors)
+            and len({each.dtype for each in tensors}) == 1
+            and not torch.compiler.is_compiling()
+        )
+
+    def catch_up(self, ids: Tensor) -> None:
+        """Bring the rows `ids` int64 [n] up to date."""
+        self._rule.steps.describe_to(self._history)
+        code = self._library.hpcncf_catch_up_rows(
+            self._table, byref(self._history), ids.data_ptr(), len(ids), self._doubles
+        )
+        if code:
+            raise IndexError("index out of range in self")  # torch's own words
+
+    def step(self, ids: Tensor, gradient: Tensor) -> None:
+        """Adam's step of distinct rows."""
+        self._library.hpcncf_step_rows(
+            self._table,
+            byref(_Step(*self._rule.rates())),
+            *(ids.data_ptr(), len(ids), gradient.data_ptr(), self._doubles),
+        )
