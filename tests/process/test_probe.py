@@ -334,6 +334,24 @@ while time.time() < end:
     assert shares[5] > 0.9
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
+def test_only_the_sampler_follows_the_training_thread(tmp_path: Path) -> None:
+    """On its core; the program's own threads stay where they were allowed to be."""
+    code = """
+import os, time
+allowed = os.sched_getaffinity(0)
+end = time.time() + 2.5
+while time.time() < end:
+    pass
+seen = [os.sched_getaffinity(int(each)) for each in os.listdir("/proc/self/task")]
+print(seen.count(allowed), sorted(len(each) for each in seen if each != allowed))
+print(os.sched_getaffinity(0) == allowed)
+"""
+    done = python(code, tmp_path)
+    followed = [] if len(os.sched_getaffinity(0)) == 1 else [1]
+    assert done.stdout == f"{2 - len(followed)} {followed}\nTrue\n"
+
+
 OTHER_PYTHONS = [
     path
     for minor in range(9, 15)
