@@ -240,7 +240,9 @@ def rowwise(
     for candidate, group in taken:
         assert rule is not None
         found._add(candidate, group, rule)
-    if taken and isinstance(model, DistributedDataParallel):
+    if not taken:
+        found.remove()  # its hooks would cost a small model's step some per cent
+    elif isinstance(model, DistributedDataParallel):
         expect_rows(model)
     return found
 

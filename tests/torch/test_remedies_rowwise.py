@@ -498,3 +498,11 @@ def test_compiled_loops_move_rows_as_torch_does(dtype: torch.dtype) -> None:
             assert (taken._kernels is not None) == (library() is not None)
             ends.append(table.weight.detach().clone())
     assert torch.allclose(*ends, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
+
+
+def test_a_model_with_small_tables_alone_keeps_no_hooks() -> None:
+    table = nn.Embedding(10, 4)
+    optimizer = torch.optim.Adam(table.parameters())
+    assert list(rowwise(table, optimizer).left) == ["weight"]
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
