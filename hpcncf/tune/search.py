@@ -320,6 +320,7 @@ SPEED_ONLY: Final = {
     ),
     *("workers", "persistent_workers", "prefetch_factor", "collate", "pin_memory"),
     *("non_blocking", "prefetch_to_device", "profile", "profile_steps", "profile_ranks"),
+    *("profile_rate", "profile_native", "profile_subprocesses"),
 }
 
 

@@ -38,6 +38,7 @@ NO_REMEDY = {
     *("device", "backend", "epochs", "max_steps", "negatives", "lr", "lr_base_batch", "seed"),
     *("weight_decay", "batch_size_per_rank", "sync_every", "evaluation", "checkpoint_every"),
     *("checkpoint_every_min", "log_every", "profile", "profile_steps", "profile_ranks"),
+    *("profile_rate", "profile_native", "profile_subprocesses"),
 }
 
 

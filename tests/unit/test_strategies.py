@@ -34,7 +34,8 @@ def test_every_strategy_is_explained_and_every_explained_one_can_be_run() -> Non
 WHAT_IS_TRAINED = {
     *("epochs", "max_steps", "negatives", "lr", "lr_base_batch", "weight_decay", "seed"),
     *("evaluation", "checkpoint_every", "checkpoint_every_min", "log_every"),
-    *("profile", "profile_steps", "profile_ranks"),
+    *("profile", "profile_steps", "profile_ranks", "profile_rate"),
+    *("profile_native", "profile_subprocesses"),
 }
 WHERE = {"device", "backend"}
 
