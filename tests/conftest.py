@@ -6,12 +6,10 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +18,7 @@ import hypothesis
 import psutil
 import pytest
 from alone import turn
-from fake_slurm import settings
+from fake_slurm import FakeSlurm
 
 if TYPE_CHECKING:
     from hpcncf.ncf.data.prepared import Prepared
@@ -33,8 +31,6 @@ hypothesis.settings.load_profile("untimed")
 sys.path.append(str(Path(__file__).parents[1]))
 # Some tests share what a neighbour in another tier makes.
 sys.path += [str(Path(__file__).parent / tier) for tier in ("unit", "torch", "process")]
-
-FAKE_SLURM = Path(__file__).parent / "fake_slurm/bin"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,97 +133,11 @@ def job_file(tmp_path: Path, tiny_data: Path) -> Callable[[str], Path]:
     return write
 
 
-@dataclass(frozen=True)
-class FakeSlurm:
-    """Slurm's commands on PATH, and a small controller behind them. Unasked, it starts no job."""
-
-    folder: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a process needs to talk to it."""
-        return {
-            "FAKE_SLURM": str(self.folder),
-            "FAKE_SLURM_PYTHON": sys.executable,
-            "PATH": f"{FAKE_SLURM}{os.pathsep}{os.environ['PATH']}",
-        }
-
-    @property
-    def submitted(self) -> list[str]:
-        """Every script that sbatch took, in order."""
-        files = sorted(self.folder.glob("*.sbatch"), key=lambda path: int(path.stem))
-        return [path.read_text() for path in files]
-
-    @property
-    def calls(self) -> list[str]:
-        """Every command line, sbatch's apart."""
-        log = self.folder / "calls"
-        return log.read_text().splitlines() if log.exists() else []
-
-    def answer(self, command: str, text: str) -> None:
-        """What this command prints from now on, whatever the controller knows."""
-        (self.folder / f"{command}.says").write_text(text)
-
-    def refuse(self, text: str) -> None:
-        """sbatch takes nothing from now on, and says why."""
-        (self.folder / "refuse").write_text(text)
-
-    def run_jobs(self) -> None:
-        """From now on jobs start, each rank a process of this machine."""
-        self.set(running=True)
-
-    def set(self, **of_the_cluster: object) -> None:
-        """Change some of fake_slurm.settings.Settings: its nodes, limits, what answers."""
-        settings.change(self.folder, **of_the_cluster)
-
-    def fail_node(self, node: str) -> None:
-        """It is dead, and Slurm knows."""
-        self._fault("fail-node", node)
-
-    def mend_node(self, node: str) -> None:
-        self._fault("mend-node", node)
-
-    def preempt(self, job: str) -> None:
-        self._fault("preempt", job)
-
-    def starve(self, job: str, rank: int = 0) -> None:
-        """This rank of its running step takes more memory than was asked for."""
-        self._fault("starve", job, str(rank))
-
-    def end(self) -> None:
-        """Its controller has ended what runs, and is gone."""
-        there = self.folder / "controller.socket"
-        if not there.exists():
-            return
-        self._fault("end")
-        deadline = time.monotonic() + 60
-        while there.exists():
-            assert time.monotonic() < deadline, "the pretended controller does not end"
-            time.sleep(0.01)
-
-    def _fault(self, *words: str) -> None:
-        client = [sys.executable, "-IS", FAKE_SLURM.parent / "client.py", "fault", *words]
-        subprocess.run(client, env=os.environ | self.environment, check=True, timeout=60)
-
-
-@contextmanager
-def pretended(folder: Path) -> Iterator[FakeSlurm]:
-    """A fake Slurm in the folder, for whoever takes over its `environment`."""
-    folder.mkdir()
-    fake = FakeSlurm(folder)
-    fake.set(owner=os.getpid())
-    try:
-        yield fake
-    finally:
-        fake.end()
-
-
 @pytest.fixture
-def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm]:
-    with pretended(tmp_path / "slurm") as fake:
-        for name, value in fake.environment.items():
-            monkeypatch.setenv(name, value)
-        yield fake
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{fake.bin}{os.pathsep}{os.environ['PATH']}")
+    return fake
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import FAKE_SLURM, FakeSlurm
+from conftest import FakeSlurm
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job import load
@@ -110,7 +110,7 @@ def test_what_slurm_had_when_the_disk_became_full_is_known_to_the_next_submissio
     path = job_file(SWEEP)
     commands = disk.parent / "bin"
     commands.mkdir()
-    of_it = {"sbatch": FAKE_SLURM / "sbatch", "folder": commands, "disk": disk}
+    of_it = {"sbatch": fake_slurm.bin / "sbatch", "folder": commands, "disk": disk}
     (commands / "sbatch").write_text(FILLING.format(**of_it))
     (commands / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")

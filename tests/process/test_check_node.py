@@ -123,21 +123,6 @@ def test_a_check_that_dies_is_explained_by_its_traces(log: str, told: str) -> No
     assert describe_failure(state, log, Path("/results")).startswith(told)
 
 
-def test_a_node_that_answers_is_told_and_the_runs_are_submitted(
-    job_file: JobFile, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The real submitit and Python; only sbatch and srun are ours."""
-    fake_slurm.run_jobs()
-    path = job_file("")
-    results = ["--results", str(path.parent / "results")]
-    assert main(["submit", str(path), "--cluster", "slurm", "--check-node", "60", *results]) == 0
-    said = capsys.readouterr()
-    assert "sees results and data, and runs Python" in said.err
-    assert "1 run submitted to Slurm" in said.out
-    assert len(fake_slurm.submitted) == 2
-    assert not list((path.parent / "results").glob("slurm-*/check-*")), "it cleans up"
-
-
 def test_a_check_that_waits_too_long_is_cancelled_and_nothing_is_submitted(
     job_file: JobFile, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -565,7 +565,7 @@ def test_retry_leaves_out_what_was_cancelled_on_purpose(
     paths = ResultPaths(here / "results/tiny")
     first, second = plan_of(paths).runs
     cancel(paths, [first.id])
-    (fake_slurm.folder / "refuse").unlink()
+    fake_slurm.refuse("")
     code, _, err = said("retry", "results/tiny", "--cluster", "slurm")
     assert code == 0
     assert "1 cancelled run not submitted: `hpcncf submit results/tiny/job.yaml`" in err

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FakeSlurm
 
 import hpcncf
 from hpcncf.errors import HpcncfError, UsageError
@@ -61,12 +60,6 @@ def test_an_exception_comes_back_with_its_traceback() -> None:
     with pytest.raises(RunFailed, match="ValueError: as asked"):
         future.result(timeout=120)
     assert future.state == "failed"
-
-
-def test_on_slurm(fake_slurm: FakeSlurm) -> None:
-    fake_slurm.run_jobs()
-    (future,) = hpcncf.submit(make_function(), {"a": [1]}, {"timeout_min": 5}, cluster="slurm")
-    assert future.result(timeout=120)["sum"] == 2
 
 
 def test_a_wait_ends_and_a_run_can_be_cancelled() -> None:

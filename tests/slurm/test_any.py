@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 
 import pytest
 
@@ -57,3 +58,20 @@ def test_a_grid_of_a_users_own_program_over_two_nodes(user: User) -> None:
     with (user.folder / "results/own/tables/runs.csv").open(newline="") as lines:
         lengths = {row["run_id"]: row["metric_length"] for row in csv.DictReader(lines)}
     assert lengths[by_mode["well"]["id"]] == str(len(VALUE))
+
+
+FUNCTION = """\
+import hpcncf
+
+def add(a):
+    return a + 1
+
+limits = {"timeout_min": 5, "mem_gb": 0.5}
+(future,) = hpcncf.submit(add, {"a": [1]}, limits, cluster="slurm", site="site.yaml")
+print(future.result(timeout=600))
+"""
+
+
+def test_a_function_returns_its_result(user: User) -> None:
+    (user.folder / "mine.py").write_text(FUNCTION)
+    assert user.shell(sys.executable, "mine.py").stdout == "2\n"

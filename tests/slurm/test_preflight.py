@@ -74,6 +74,7 @@ def test_a_node_that_sees_everything_lets_the_runs_go(user: User, tiny_data: Pat
     done = submitted(user, tiny_data, "--check-node")
     assert done.returncode == 0, done.stderr
     assert "sees results and data, and runs Python" in done.stderr
+    assert not list(user.folder.glob("results/tiny/slurm-*/check-*")), "it cleans up"
     assert [run["state"] for run in user.ends()] == ["completed"]
 
 
