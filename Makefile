@@ -7,7 +7,7 @@ DEV_READY := $(VENV)/.dev-ready
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/engines/native/src/*)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas docs wheels pyz clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-all bench-gpu schemas docs wheels pyz clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -47,17 +47,14 @@ $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/engines/nat
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/engines/native/src \
 		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
-bench: $(DEV_READY)  ## Run all benchmarks and write docs/results.md (HPCNCF_DATA as for test)
+bench: $(DEV_READY)  ## Measure docs/results.md (25 min on two quiet cores; HPCNCF_DATA as for test)
 	$(BIN)/python -m benchmarks --write
 
-bench-gpu: $(DEV_READY)  ## Run the GPU benchmarks and write docs/results.md (needs a GPU; HPCNCF_DATA as for test)
+bench-all: $(DEV_READY)  ## The same, and the diagnosis of made and of public programs, RecBole and cornac (50 min)
+	$(BIN)/python -m benchmarks --all --write
+
+bench-gpu: $(DEV_READY)  ## Measure one GPU, into docs/results.md (HPCNCF_DATA as for test)
 	$(BIN)/python -m benchmarks --write gpu
-
-pathology: $(DEV_READY)  ## Check the diagnosis on jobs with a known cause (20 min on two quiet cores), to docs/results.md
-	$(BIN)/python -m benchmarks --write pathology
-
-programs: $(DEV_READY)  ## Check the diagnosis of programs of users and of public ones (an hour), to docs/results.md
-	$(BIN)/python -m benchmarks --write programs public
 
 schemas: $(DEV_READY)  ## Regenerate hpcncf/schemas and the generated pages of docs/
 	$(BIN)/python -m docs.generate

@@ -1,40 +1,35 @@
-"""The ladder from the naive loop to the compiled step: what each remedy gains, on one core.
+"""The ladder from the naive loop to the compiled step: what each engine and optimizer gains.
 
 Speed at full size is of windows of a few hundred steps at most: a naive epoch takes half an hour.
-All rungs take turns in each round, so that the machine's drift is nobody's gain. Quality is that of
-three epochs of Frappe, real where HPCNCF_DATA names the folder of its zip, else made.
+All rungs take turns in each round. Quality is that of three epochs of Frappe, real where
+HPCNCF_DATA names the folder of its zip, else made.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
+import os
+import signal
+import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Final
 
 import torch
 
-from benchmarks import ladder
-from benchmarks.ladder import Step
-from benchmarks.training import frappe_or_made, full_size, trainer
-from hpcncf.job.spec import Model, Training
-from hpcncf.ncf import model
+from benchmarks import results
+from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, trainer
+from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.base import EngineInputs, build_engine
-from hpcncf.ncf.instances import Schedule
-from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.step_clock import StepClock
-from hpcncf.records.schema import TrainingRecord
 
-ROUNDS = 5
-ROUNDS_OF_EPOCHS = 3
-EPOCHS = 3
-WARMUP_STEPS = 20
+ROUNDS: Final = 5
+ROUNDS_OF_EPOCHS: Final = 3
+EPOCHS: Final = 3
+BUSY: Final = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
 
 
 @dataclass(frozen=True)
@@ -42,119 +37,101 @@ class Rung:
     name: str
     settings: dict[str, Any]
     steps: int
-    """Of a window: one or two seconds of them."""
-
-    @property
-    def training(self) -> Training:
-        settings = {"threads": 1, "checkpoint_every": 0} | self.settings
-        return Training.model_validate(settings)
+    """Of a window: about a second of them."""
+    beside_busy: bool = False
+    """A foreign process is busy on one of the cores."""
 
 
-LADDER = (
-    Rung("naive: one sample at a time, torch's Adam", {"loader": "per_sample"}, 20),
-    Rung("vectorized loader", {}, 20),
-    Rung("and foreach Adam", {"adam": "foreach"}, 20),
-    Rung("or fused Adam", {"adam": "fused"}, 60),
-    Rung("or sparse gradients, SparseAdam", {"sparse": True, "optimizer": "lazy_adam"}, 300),
-    Rung("row-wise, exact Adam", {"engine": "rowwise"}, 400),
-    Rung("row-wise, lazy Adam", {"engine": "rowwise", "optimizer": "lazy_adam"}, 400),
-    Rung("compiled, exact Adam", {"engine": "native"}, 2000),
-    Rung("compiled, lazy Adam", {"engine": "native", "optimizer": "lazy_adam"}, 2000),
-    Rung("compiled, exact Adam, two threads", {"engine": "native", "threads": 2}, 4000),
+FUSED: Final = {"adam": "fused"}
+NATIVE: Final = {"engine": "native"}
+LADDER: Final = (
+    Rung("naive: one sample at a time, torch's Adam", {"loader": "per_sample"}, 10),
+    Rung("vectorized loader", {}, 10),
+    Rung("and foreach Adam", {"adam": "foreach"}, 10),
+    Rung("or fused Adam", FUSED, 40),
+    Rung("or fused Adam, two threads", FUSED | {"threads": 2}, 60),
+    Rung("or fused Adam, batch 4,096", FUSED | {"global_batch_size": 4096}, 20),
+    Rung("or sparse gradients, SparseAdam", {"sparse": True, "optimizer": "lazy_adam"}, 200),
+    Rung("row-wise, exact Adam", {"engine": "rowwise"}, 300),
+    Rung("row-wise, lazy Adam", {"engine": "rowwise", "optimizer": "lazy_adam"}, 300),
+    Rung("compiled, exact Adam", NATIVE, 2000),
+    Rung("compiled, lazy Adam", NATIVE | {"optimizer": "lazy_adam"}, 2000),
+    Rung("compiled, exact Adam, two threads", NATIVE | {"threads": 2}, 4000),
+    Rung("the same, one core shared with a busy process", NATIVE | {"threads": 2}, 2000, True),
 )
 
 
-class Climber:
-    """Trains as one rung says, a window of steps at a time."""
-
-    def __init__(self, rung: Rung, data: Prepared) -> None:
-        self.rung, training = rung, rung.training
-        self.each = 1 + training.negatives
-        self.schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
-        self.clock = StepClock(self.schedule.steps, self.schedule.steps)
-        start = model.initial_model(data.manifest, Model(), training.seed)
-        assert training.threads != "auto"
-        ground = EngineInputs(data, Model(), self.schedule, training.threads)
-        self.engine = build_engine(start, training, 1, torch.device("cpu"), self.clock, ground)
-        loader = Loader(data, training, self.schedule)
-        steps = range(self.schedule.steps - 1)  # whole batches
-        epochs = (self.engine.batches(loader, epoch, steps) for epoch in count())
-        self.batches = chain.from_iterable(epochs)
-        self.window(WARMUP_STEPS)
-
-    def window(self, steps: int) -> float:
-        """Instances per second of the next steps."""
-        instances, left = self.schedule.batch * self.each, steps
-        self.clock.start()
-        began = time.perf_counter()
-        while left:
-            left -= len(self.engine.step(self.batches, instances, left)[1])
-        return steps * instances / (time.perf_counter() - began)
+@contextmanager
+def busy(cpu: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that would be busy on this core, and is stopped."""
+    with subprocess.Popen([sys.executable, "-c", BUSY % cpu]) as process:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def speeds(data: Prepared) -> list[float]:
-    """Each rung's median."""
-    climbers = [Climber(rung, data) for rung in LADDER]
-    found: list[list[float]] = [[] for _ in climbers]
-    for number in range(ROUNDS):
-        order = list(enumerate(climbers))
-        for at, climber in order if number % 2 == 0 else reversed(order):
-            found[at].append(climber.window(climber.rung.steps))
-    return [statistics.median(each) for each in found]
+def speeds(data: Prepared, rungs: Sequence[Rung]) -> list[list[float]]:
+    """Each rung's instances per second, by round."""
+    steppers = [Stepper(data, rung.settings) for rung in rungs]
+    found: list[list[float]] = [[] for _ in rungs]
+    with busy(max(usable_cpus())) as neighbour:
+        for number in range(ROUNDS):
+            for at, rung in in_turn(number, rungs):
+                if rung.beside_busy:
+                    neighbour.send_signal(signal.SIGCONT)
+                seconds = steppers[at].window(rung.steps)
+                neighbour.send_signal(signal.SIGSTOP)
+                found[at].append(steppers[at].instances(rung.steps) / seconds)
+    return found
 
 
-def trained(rung: Rung, data: Prepared, folder: Path) -> TrainingRecord:
-    training = trainer(data, folder, rung.settings | {"epochs": EPOCHS})
-    training.train()
-    return training.record()
-
-
-def quality() -> list[tuple[float, float]]:
-    """Each rung's instances per second on Frappe, the median, and its HR@10 after three epochs."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "frappe"
-        data = frappe_or_made(folder)
-        print(f"Quality: {data.manifest.title}, {EPOCHS} epochs.\n", flush=True)
-        rounds = range(ROUNDS_OF_EPOCHS)
-        records = [[trained(rung, data, folder) for rung in LADDER] for _ in rounds]
-    return [
-        (
-            statistics.median(told.counted_instances / told.counted_s for told in of_rung),
-            of_rung[0].epochs[-1].hr10 or 0.0,
-        )
-        for of_rung in zip(*records, strict=True)
-    ]
-
-
-def climbed() -> list[Step]:
-    data = full_size()
-    print(f"Speed: {data.manifest.title}, batch 256; medians of {ROUNDS} rounds.", flush=True)
-    fast, good = speeds(data), quality()
-    return [
-        Step(rung.name, per_s, *of_frappe)
-        for rung, per_s, of_frappe in zip(LADDER, fast, good, strict=True)
-    ]
+def on_frappe(data: Prepared, folder: Path, rungs: Sequence[Rung]) -> list[tuple[float, float]]:
+    """Each rung's median of instances per second, and its HR@10."""
+    found: list[list[tuple[float, float]]] = [[] for _ in rungs]
+    for number in range(ROUNDS_OF_EPOCHS):
+        for at, rung in in_turn(number, rungs):
+            training = trainer(data, folder, rung.settings | {"epochs": EPOCHS})
+            training.train()
+            record = training.record()
+            per_s = record.counted_instances / record.counted_s
+            found[at].append((per_s, record.epochs[-1].hr10 or 0.0))
+    return [(median(per_s for per_s, _ in runs), runs[0][1]) for runs in found]
 
 
 def main() -> int:
-    """Print the ladder, and draw it where `--figure` says."""
-    asking = argparse.ArgumentParser()
-    asking.add_argument("--figure", type=Path, help="a PNG to write")
-    figure = asking.parse_args().figure
+    """Print the ladder."""
     torch.set_num_threads(1)
-    steps = climbed()
-    first = steps[0]
-    print("| 256 positives | instances/s | | Frappe | | HR@10 |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for step in steps:
-        print(
-            f"| {step.name} | {step.per_s:,.0f} | {step.per_s / first.per_s:.1f}× | "
-            f"{step.small_per_s:,.0f} | {step.small_per_s / first.small_per_s:.1f}× | "
-            f"{step.hr10:.4f} |"
+    rungs = [rung for rung in LADDER if rung.settings.get("threads", 1) <= len(usable_cpus())]
+    os.sched_setaffinity(0, sorted(usable_cpus())[-2:])
+    data = full_size()
+    fast = speeds(data, rungs)
+    alone = [rung for rung in rungs if not rung.beside_busy]
+    with tempfile.TemporaryDirectory() as temporary:
+        small = frappe_or_made(Path(temporary) / "frappe")
+        good = dict(
+            zip(
+                (rung.name for rung in alone),
+                on_frappe(small, Path(temporary) / "frappe", alone),
+                strict=True,
+            )
         )
-    if figure:
-        figure.write_bytes(ladder.png(steps))
-        print(f"\n![The ladder: instances per second and HR@10](images/{figure.name})")
+    print(
+        f"{data.manifest.title}, batch 256: medians of {ROUNDS} windows, least and most. "
+        f"{small.manifest.title}: medians of {ROUNDS_OF_EPOCHS} trainings of {EPOCHS} epochs.\n"
+    )
+    first, first_small = median(fast[0]), good[rungs[0].name][0]
+    rows = []
+    for rung, runs in zip(rungs, fast, strict=True):
+        cells = [rung.name, f"{median(runs):,.0f}", f"{min(runs):,.0f}–{max(runs):,.0f}"]
+        cells += [f"{median(runs) / first:.1f}×"]
+        if rung.name in good:
+            per_s, hr10 = good[rung.name]
+            cells += [f"{per_s:,.0f}", f"{per_s / first_small:.1f}×", f"{hr10:.4f}"]
+        rows.append([*cells, *[""] * (7 - len(cells))])
+    columns = ["", "instances/s:", "range:", ":", "Frappe:", ":", "HR@10:"]
+    print(*results.table(columns, rows), sep="\n")
     return 0
 
 

@@ -1,234 +1,205 @@
-"""Memory of ranks at full size, alone and two on a node, and with ten times the positives.
+"""Memory: of ranks at full size, alone and two on a node, and of `hpcncf data prepare`.
 
-Data is made in a temporary folder (TMPDIR) of its own, so that nobody else has it mapped, and is
-gone at the end. Each rank is a process that trains, evaluates and, alone, writes a checkpoint.
+Each rank is a process that trains and evaluates. Its data is made in a temporary folder (TMPDIR):
+nobody else has it mapped. The larger table to prepare has ten times the smaller one's rows, so
+that memory that grew with the rows would show.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import socket
-import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, Final
 
 import numpy as np
 
-from hpcncf.ncf.data.arrays import ColumnFile, Interactions
-from hpcncf.ncf.data.prepare import Recipe, write_prepared
-from hpcncf.ncf.data.split import SplitCounts, leave_one_out
-from hpcncf.ncf.data.synthetic import SHAPES, Draws, column_names
+from benchmarks import results
+from benchmarks.training import trainer
+from benchmarks.verbs import measure_command
+from hpcncf.job.spec import Resources, Training
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.synthetic import SHAPES
+from hpcncf.ncf.distributed import join_group, leave_group, wait_for_ranks
+from hpcncf.worker import environment
+from hpcncf.worker.recorder import at_once
 
-ROUNDS: Final = 5
-SHAPE: Final = SHAPES["yelp"]
-FREE_GB: Final = 8
-"""Ten times the positives take 1.5 GB, and 6 GB while they are made."""
+ROUNDS: Final = 3
 MOST_MIB: Final = 1_200e6 / 2**20
 MOST_SHARE: Final = 1.05
-Told = dict[str, float]
+SAMPLED_S: Final = 0.02
+CASES: Final[dict[str, tuple[dict[str, Any], int]]] = {
+    "reference, one sample at a time": ({"loader": "per_sample"}, 20),
+    "reference": ({}, 20),
+    "rowwise": ({"engine": "rowwise", "sync": "rows"}, 600),
+    "native": ({"engine": "native", "sync": "rows"}, 6_000),
+}
+"""Settings and steps."""
+SHAPE: Final = SHAPES["yelp"]
+TABLES: Final = (50_000_000, 500_000_000)
+"""Bytes."""
+ROWS_AT_ONCE: Final = 1 << 16
+CONTEXT: Final = [f"c{number}" for number in range(SHAPE.context)]
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    settings: dict[str, Any]
-    steps: int
+def mapped_mib(folder: Path, smaps: str) -> float:
+    """This process's proportional share of the folder's files: a page that n processes have mapped
+    counts for an nth (`Pss` in proc_pid_smaps(5))."""
+    kib, ours = 0, False
+    for line in smaps.splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            ours = str(folder) in line
+        elif ours and line.startswith("Pss:"):
+            kib += int(line.split()[1])
+    return kib / 1024
 
 
-ALONE: Final = (
-    Case("reference, per_sample", {"loader": "per_sample"}, 30),
-    Case("reference, batched", {"loader": "batched"}, 30),
-    Case("reference, vectorized", {}, 30),
-    Case("rowwise, per_sample", {"engine": "rowwise", "loader": "per_sample"}, 60),
-    Case("rowwise, batched", {"engine": "rowwise", "loader": "batched"}, 300),
-    Case("rowwise, vectorized", {"engine": "rowwise"}, 300),
-    Case("native", {"engine": "native"}, 3_000),
-)
-TOGETHER: Final = (
-    Case("reference", {}, 30),
-    Case("rowwise", {"engine": "rowwise", "sync": "rows"}, 3_000),
-    Case("native", {"engine": "native", "sync": "rows"}, 26_000),
-)
+def status_mib(name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"/proc/self/status has no {name}")
 
 
-SIZES: Final = {"1×": 1, "10×": 10, "1×, again": 1}
-"""Times the rows. The last tells by how much equal runs differ."""
+class Anonymous(Thread):
+    """Looks how much memory the process has that is not a file's; the largest is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_mib = 0.0
+
+    def run(self) -> None:
+        while True:
+            self.peak_mib = max(self.peak_mib, status_mib("RssAnon"))
+            time.sleep(SAMPLED_S)
 
 
-@dataclass(frozen=True)
-class InFiles:
-    """Made rows, in files until they are split."""
-
-    users: ColumnFile
-    items: ColumnFile
-    context: ColumnFile
-    context_columns: list[str]
-    user_names: range
-    item_count: int
-
-
-def make(folder: Path, times: int) -> None:
-    """Data of Yelp's shape with so many times its rows, drawn and written a shape at a time."""
-
-    def fill(into: Path) -> SplitCounts:
-        with tempfile.TemporaryDirectory(dir=into) as drawn, ExitStack() as files:
-            return leave_one_out(into, _drawn(Path(drawn), times, files), 1, 99)
-
-    title = f"Synthetic data, {times} times Yelp's rows"
-    write_prepared(folder, Recipe("synthetic", {"name": title}, {"times": times}), title, fill)
-
-
-def _drawn(folder: Path, times: int, files: ExitStack) -> Interactions:
-    users = files.enter_context(ColumnFile(folder / "users", np.int32))
-    items = files.enter_context(ColumnFile(folder / "items", np.int32))
-    context = files.enter_context(ColumnFile(folder / "context", np.float32, (SHAPE.context,)))
-    draws = Draws(SHAPE, 1)
-    for _ in range(times):
-        owners, moods = draws.owners(), draws.moods(SHAPE.train_rows)
-        users.append(owners)
-        items.append(draws.cover(draws.items(owners, moods)))
-        context.append(draws.context(moods))
-    columns = column_names(SHAPE.context)
-    return InFiles(users, items, context, columns, range(SHAPE.users), SHAPE.items)
-
-
-def ranks(folder: Path, case: Case, count: int) -> Told:
-    """What ranks, trained together, have: sums over them, and the peaks of the largest."""
-    settings = {"threads": 1, "epochs": 1, "max_steps": case.steps} | case.settings
-    if count == 1:
-        settings |= {"sync": "dense"}
-    if case in ALONE:
-        settings |= {"checkpoint_every_min": 0.02}
-    told = _told(folder, settings, count)
+def be_rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
+    place = environment.place()
+    resources = Resources(tasks_per_node=place.world_size)
+    join_group(place, resources, Training.model_validate(settings), "memory")
+    watching = Anonymous()
+    watching.start()
+    training = trainer(load_prepared(folder), folder, settings, place=place)
+    training.train()
+    record = training.record()
+    wait_for_ranks(place)
+    shared_mib = mapped_mib(folder, Path("/proc/self/smaps").read_text())
+    wait_for_ranks(place)  # until all have looked, all have the files mapped
+    leave_group()
     return {
-        "data_mib": sum(each["data_mib"] for each in told),
-        "own_mib": max(each["own_mib"] for each in told),
-        "peak_mib": max(each["peak_mib"] for each in told),
-        "instances_per_s": sum(each["instances_per_s"] for each in told),
-        "major_faults": sum(each["major_faults"] for each in told),
+        "data": shared_mib,
+        "own": watching.peak_mib,
+        "peak": status_mib("VmHWM"),
+        "speed": record.counted_instances / record.counted_s,
     }
 
 
-def _told(folder: Path, settings: dict[str, Any], count: int) -> list[Told]:
-    port = _free_port()
-    command = [sys.executable, "-m", "benchmarks.memory_rank", str(folder), json.dumps(settings)]
+def ranks(folder: Path, settings: dict[str, Any], count: int) -> dict[str, float]:
+    """What ranks, trained together, have: sums over them, and the peaks of the largest."""
+    if count == 1:
+        settings = settings | {"sync": "dense"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "benchmarks.memory", str(folder), json.dumps(settings)]
     processes = []
     for rank in range(count):
         env = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
     try:
-        said = [process.communicate()[0] for process in processes]
+        printed = [process.communicate()[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
     if any(process.returncode for process in processes):
         raise SystemExit(f"failed: {' '.join(command)}")
-    return [json.loads(each.splitlines()[-1]) for each in said]
+    each = [json.loads(one.splitlines()[-1]) for one in printed]
+    kinds = {"data": sum, "own": max, "peak": max, "speed": sum}
+    return {name: kind(one[name] for one in each) for name, kind in kinds.items()}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def in_rounds(measure: Callable[[Any], Told], cases: list[Any], rounds: int) -> list[list[Told]]:
-    """Of each case what each round told; in each all take their turn."""
-    found: list[list[Told]] = [[] for _ in cases]
-    for number in range(rounds):
-        order = list(enumerate(cases))
-        for at, case in order if number % 2 == 0 else reversed(order):
-            found[at].append(measure(case))
-    return found
-
-
-def median(told: list[Told], name: str) -> float:
-    return statistics.median(each[name] for each in told)
-
-
-def speed(told: list[Told], base: list[Told]) -> str:
-    """The median, and its ratio to the base's: of the two of each round, which run one after
-    the other, so that a machine that gets slower meanwhile slows both."""
-    name = "instances_per_s"
-    ratios = [each[name] / of[name] for each, of in zip(told, base, strict=True)]
-    scatter = f" ({min(ratios):.2f}-{max(ratios):.2f})" if told is not base else ""
-    return f"| {median(told, name):,.0f} | {statistics.median(ratios):.2f}×{scatter} "
-
-
-def alone(folder: Path) -> bool:
-    """The table of one rank at full size; whether all stay below the limit."""
-    print(f"Does one rank at full size stay below {MOST_MIB:,.0f} MiB (1.2 GB)?\n")
-    print("| one rank | peak MiB | of that its own | data MiB (PSS) | |\n|---|---:|---:|---:|---|")
-    peaks = []
-    for case in ALONE:
-        each = ranks(folder, case, 1)
-        peaks.append(each["peak_mib"])
-        print(
-            f"| {case.name} | {each['peak_mib']:,.0f} | {each['own_mib']:,.0f} "
-            f"| {each['data_mib']:,.0f} | {'yes' if each['peak_mib'] < MOST_MIB else '**no**'} |"
-        )
-    return max(peaks) < MOST_MIB
-
-
-def together(folders: dict[int, Path], rounds: int) -> bool:
-    """The table of one rank and two, on one and ten times the rows."""
-    # The sizes innermost: they run one after another.
-    cases = [(case, size, count) for case in TOGETHER for count in (1, 2) for size in SIZES]
-    told = in_rounds(lambda each: ranks(folders[SIZES[each[1]]], each[0], each[2]), cases, rounds)
-    found = {
-        (case.name, size, count): each
-        for (case, size, count), each in zip(cases, told, strict=True)
-    }
-    print(
-        f"\nMedians of {rounds} rounds; the first reading of each page is part of the speed. "
-        "To 1×: the median of the rounds' ratios, least and most; in the rows `again`, of equal "
-        "runs. Faults: times that a page was read from the disk meanwhile, by one rank and by "
-        "two.\n"
+def of_ranks(folder: Path) -> Iterator[str]:
+    yield (
+        f"Full size, medians of {ROUNDS} trainings. Data: mapped files, a page that two ranks have "
+        "mapped counting half for each. Does one rank stay below "
+        f"{MOST_MIB:,.0f} MiB, and do two share the data?\n"
     )
-    print("| engine | positives | data MiB (PSS) 1 rank | 2 ranks | ratio ", end="")
-    print(
-        "| own MiB 1 rank | 2 ranks, each | instances/s 1 rank | to 1× | 2 ranks | to 1× | faults |"
-    )
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    shares = []
-    for case in TOGETHER:
-        for size in SIZES:
-            one, two = found[case.name, size, 1], found[case.name, size, 2]
-            shares.append(median(two, "data_mib") / median(one, "data_mib"))
-            print(
-                f"| {case.name} | {size} | {median(one, 'data_mib'):,.0f} "
-                f"| {median(two, 'data_mib'):,.0f} | {shares[-1]:.3f} "
-                f"| {median(one, 'own_mib'):,.0f} | {median(two, 'own_mib'):,.0f} "
-                + speed(one, found[case.name, "1×", 1])
-                + speed(two, found[case.name, "1×", 2])
-                + f"| {median(one, 'major_faults'):,.0f}, {median(two, 'major_faults'):,.0f} |"
-            )
-    return max(shares) <= MOST_SHARE
+    rows = []
+    for name, (settings, steps) in CASES.items():
+        window = {"epochs": 1, "max_steps": steps} | settings
+        found = [
+            [ranks(folder, window, count) for _ in range(ROUNDS)]
+            for count in ((1,) if "loader" in settings else (1, 2))
+        ]
+        one, *two = [{key: median(x[key] for x in runs) for key in runs[0]} for runs in found]
+        cells = [name, f"{one['peak']:,.0f}", f"{one['own']:,.0f}", f"{one['data']:,.0f}"]
+        kept = one["peak"] < MOST_MIB
+        for both in two:
+            share, speed = (both[key] / one[key] for key in ("data", "speed"))
+            cells += [f"{both['own']:,.0f}", f"{both['data']:,.0f}", f"{speed:.2f}×"]
+            kept = kept and share <= MOST_SHARE
+        rows.append([*cells, *[""] * (7 - len(cells)), "yes" if kept else "**no**"])
+    columns = ["", "one rank: peak MiB:", "its own:", "data:", "two ranks: own of each:"]
+    yield from results.table([*columns, "data of both:", "speed of both:", ""], rows)
 
 
-def main(rounds: int = ROUNDS) -> int:
-    """Print both tables; 1 where a limit is not kept."""
-    with tempfile.TemporaryDirectory() as temporary:
-        if shutil.disk_usage(temporary).free < FREE_GB * 1e9:
-            print(f"memory: needs {FREE_GB} GB in {temporary}: set TMPDIR", file=sys.stderr)
-            return 1
-        folders = {times: Path(temporary) / f"{times}" for times in set(SIZES.values())}
-        for times, folder in folders.items():
-            make(folder, times)
-        small = alone(folders[1])
-        shared = together(folders, rounds)
-    return 0 if small and shared else 1
+def write_table(path: Path, size: int) -> int:
+    """A CSV of so many bytes; returns its rows."""
+    drawn = np.random.default_rng(1)
+    context = [
+        ",".join(f"{value:.4f}" for value in row) for row in drawn.random((997, SHAPE.context))
+    ]
+    rows = 0
+    with path.open("w") as text:
+        text.write(",".join(["user", "item", "time", *CONTEXT]) + "\n")
+        while text.tell() < size:
+            users = drawn.integers(0, SHAPE.users, ROWS_AT_ONCE).tolist()
+            items = drawn.integers(0, SHAPE.items, ROWS_AT_ONCE).tolist()
+            for at, (user, item) in enumerate(zip(users, items, strict=True), rows):
+                text.write(f"user-{user},item-{item},{at},{context[at % len(context)]}\n")
+            rows += ROWS_AT_ONCE
+    return rows
+
+
+def of_preparing(folder: Path) -> Iterator[str]:
+    yield "\n`hpcncf data prepare csv` of made tables with the users and items of the full size:\n"
+    rows = []
+    for size in TABLES:
+        source = folder / f"{size}.csv"
+        count = write_table(source, size)
+        command = [sys.executable, "-m", "hpcncf", "data", "prepare", "csv"]
+        command += ["--source", str(source), "--user", "user", "--item", "item", "--time", "time"]
+        command += ["--context", ",".join(CONTEXT), "-o", f"{source}.prepared"]
+        cost = measure_command(command)
+        cells = [f"{size / 1e6:,.0f} MB", f"{count:,}", f"{cost.seconds:.0f}"]
+        rows.append([*cells, f"{count / cost.seconds:,.0f}", f"{cost.peak_bytes / 1e6:,.0f}"])
+    yield from results.table(["CSV", "rows:", "seconds:", "rows/s:", "peak memory, MB:"], rows)
+
+
+def main() -> int:
+    """Print both tables."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        synthetic.prepare_synthetic_like(folder / "full", "yelp")
+        print(*of_ranks(folder / "full"), sep="\n", flush=True)
+        print(*of_preparing(folder), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        print(json.dumps(be_rank(Path(sys.argv[1]), json.loads(sys.argv[2]))), flush=True)
+        at_once(0)
     sys.exit(main())

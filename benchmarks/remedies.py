@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks import results
 from benchmarks.verbs import VerbFailed, Verbs, end_in_order
 from hpcncf.collect.collect import Collected, collect
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis import remedies
-from hpcncf_analysis.configurations import Table, group_configurations
+from hpcncf_analysis.configurations import group_configurations
 
 JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
 SHORTER: Final = ("-s", "training.epochs=2", "-s", "repeats=2")
@@ -37,13 +37,6 @@ def ran(folder: Path) -> Collected:
     return collect(ResultPaths(folder / "results"))
 
 
-def markdown(table: Table) -> Iterator[str]:
-    yield f"| {' | '.join(table.columns)} |"
-    yield f"|{'|'.join('---' for _ in table.columns)}|"
-    for row in table.rows:
-        yield f"| {' | '.join(row)} |"
-
-
 def main() -> int:
     end_in_order()
     with tempfile.TemporaryDirectory() as temporary:
@@ -61,7 +54,7 @@ def main() -> int:
         f"{found.runs[0]['data_title']}. 2 epochs, 2 repeats. "
         f"{remedies.describe_baseline(effects)}\n"
     )
-    print("\n".join(markdown(table)))
+    print(*results.table(table.columns, table.rows), sep="\n")
     return 0
 
 

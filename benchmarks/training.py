@@ -1,21 +1,31 @@
 """Data and runs that several benchmarks train: a run as a rank has it, in this process or in a pool
-of them."""
+of them, and an engine's steps without the trainer around them."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+
+import torch
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.ncf import model
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.frappe import prepare_frappe
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
+from hpcncf.ncf.engines.base import EngineInputs, build_engine, with_transport
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.ncf.sync.local_sgd import steps_until_mean, syncs_after
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch
@@ -25,14 +35,12 @@ Result = TypeVar("Result")
 
 FULL_SIZE: Final = Path(__file__).parent.parent / "data/yelp"
 SEEDS: Final = (0, 1, 2, 3, 4)
-LAZY: Final = {"optimizer": "lazy_adam"}
+WARMUP_STEPS: Final = 20
 ENGINES: Final[dict[str, dict[str, Any]]] = {
-    "reference, adam": {},
-    "rowwise, adam": {"engine": "rowwise"},
-    "native, adam": {"engine": "native"},
-    "reference, lazy_adam": LAZY | {"sparse": True},
-    "rowwise, lazy_adam": LAZY | {"engine": "rowwise"},
-    "native, lazy_adam": LAZY | {"engine": "native"},
+    "reference": {},
+    "rowwise": {"engine": "rowwise"},
+    "native": {"engine": "native"},
+    "native, lazy_adam": {"engine": "native", "optimizer": "lazy_adam"},
 }
 
 
@@ -101,3 +109,55 @@ def trainer(
         training=Training.model_validate(settings),
     )
     return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, on_epoch)
+
+
+class Stepper:
+    """One rank's engine, a window of steps at a time; its data goes round without an end."""
+
+    def __init__(self, data: Prepared, settings: dict[str, Any], place: Place | None = None):
+        self.place = place or Place()
+        self.training = Training.model_validate({"threads": 1, "checkpoint_every": 0} | settings)
+        ranks = self.place.world_size
+        batch = self.training.batch_over_ranks(ranks)
+        self.schedule = Schedule(data.manifest.train_rows, batch, self.place.rank, ranks)
+        self.clock = StepClock(0, self.schedule.steps)
+        start = model.initial_model(data.manifest, Model(), self.training.seed)
+        assert self.training.threads != "auto"
+        inputs = EngineInputs(data, Model(), self.schedule, self.training.threads)
+        device = torch.device("cpu")
+        if ranks > 1:
+            inputs = with_transport(inputs, start, self.training, self.place, device, self.clock)
+        self.engine = build_engine(start, self.training, ranks, device, self.clock, inputs)
+        loader, whole = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
+        epochs = (self.engine.batches(loader, epoch, whole) for epoch in count())
+        self.batches = chain.from_iterable(epochs)
+        self.window(WARMUP_STEPS)
+
+    def window(self, steps: int) -> float:
+        """Take so many steps. Returns seconds."""
+        apart, taken = self.training.sync == "local_sgd", 0
+        positives = self.schedule.batch // (self.place.world_size if apart else 1)
+        self.clock.start()
+        began = time.perf_counter()
+        while taken < steps:
+            most = steps - taken
+            if apart:
+                most = min(most, steps_until_mean(self.training, taken))
+            instances = positives * (1 + self.training.negatives)
+            taken += len(self.engine.step(self.batches, instances, most)[1])
+            if apart and syncs_after(self.training, self.place.world_size, taken - 1, steps):
+                self.engine.average()
+                self.clock.lap("sync")
+            self.clock.end_step(0)
+        return time.perf_counter() - began
+
+    def instances(self, steps: int) -> int:
+        """Of all ranks."""
+        return self.schedule.batch * (1 + self.training.negatives) * steps
+
+
+def in_turn(number: int, cases: Sequence[Result]) -> Iterable[tuple[int, Result]]:
+    """With their places: every other round backwards, so that the machine's drift is nobody's
+    gain."""
+    order = list(enumerate(cases))
+    return order if number % 2 == 0 else reversed(order)

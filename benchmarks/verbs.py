@@ -10,7 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
+
+from hpcncf.collect.collect import Collected, collect
+from hpcncf.paths import ResultPaths
 
 HPCNCF: Final = (sys.executable, "-m", "hpcncf")
 # Variables that would make a run another one than on a machine of no scheduler.
@@ -113,6 +118,20 @@ class Verbs:
         """To this machine, until all runs are complete. Raises VerbFailed."""
         to = ("--cluster", "local", "--wait", "--results", str(results))
         self("submit", str(job), *to, env=env, cpus=cpus, enter=enter)
+
+    def results(self, job: Mapping[str, Any]) -> Collected:
+        """What came of a job on this machine. Raises VerbFailed."""
+        path = self.folder / f"{job['name']}.yaml"
+        path.write_text(yaml.safe_dump(dict(job)))
+        self.submit(path, self.folder / job["name"])
+        return collect(ResultPaths(self.folder / job["name"]))
+
+    def frappe(self) -> str:
+        """A folder of Frappe's data, real where HPCNCF_DATA names the folder of its zip."""
+        data, source = str(self.folder / "data"), os.environ.get("HPCNCF_DATA")
+        real = ["frappe", "--source", str(Path(source).resolve())] if source else []
+        self("data", "prepare", *(real or ["synthetic", "--like", "frappe"]), "-o", data)
+        return data
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from hpcncf.job.load import validate_settings
-from hpcncf.job.plan import expand_job
-from hpcncf.job.spec import JobSpec, Model, Resources, Training
+from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import training_conflicts
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.records.schema import Epoch
@@ -24,30 +27,6 @@ def benchmark(name: str) -> Any:
 
 
 TINY = Model(gmf_width=2, mlp_width=3, layers=(4, 2))
-
-
-def test_the_products_of_a_step_are_those_worked_out_by_hand() -> None:
-    """Two positives with one negative each, one context column."""
-    shapes = [
-        (each.rows, each.inner, each.columns)
-        for each in benchmark("roofline").products(TINY, 1, positives=2, negatives=1)
-    ]
-    forward = [(2, 4, 4), (4, 3, 4), (4, 4, 2), (4, 4, 1)]
-    to_weights = [(4, 2, 4), (3, 4, 4), (4, 4, 2), (4, 4, 1)]
-    to_inputs = [(2, 4, 3), (4, 4, 3), (4, 2, 4), (4, 1, 4)]
-    assert shapes == forward + to_weights + to_inputs
-
-
-def test_an_instances_arithmetic_is_that_worked_out_by_hand() -> None:
-    """Of 4 instances: forward 32 + 48 + 32 + 16 pairs, the weights' gradients as many, the inputs'
-    24 + 48 + 32 + 16; two operations each."""
-    assert benchmark("roofline").flop_per_instance(TINY, 1, 1) == 2 * (128 + 128 + 120) / 4
-
-
-def test_the_models_own_arithmetic_is_the_one_measured_against() -> None:
-    assert benchmark("roofline").flop_per_instance(Model(), 21, 4) == pytest.approx(
-        11_800, rel=0.01
-    )
 
 
 def test_a_step_on_a_gpu_moves_at_least_its_rows_and_its_batch() -> None:
@@ -125,123 +104,192 @@ def test_a_way_to_the_target_counts_training_and_evaluation() -> None:
     assert benchmark("time_to_quality").seconds(epochs) == 5.0
 
 
-PAGE = "# Results\n\n<!-- bench: a -->\nold\n<!-- /bench -->\nprose\n"
+PAGE = """# Results
+
+<!-- sitting -->
+<!-- /sitting -->
+
+<!-- bench: a -->
+old
+<!-- /bench -->
+
+<!-- bench: b, 60 s, CPU, commit 1 -->
+*Of another sitting: CPU, commit 1.*
+
+| 1 |
+<!-- /bench -->
+prose
+"""
 
 
 def test_a_benchmarks_section_is_replaced_and_nothing_else() -> None:
-    placed = benchmark("results").placed
-    assert placed(PAGE, "a", "A", "new\n") == PAGE.replace("old", "new")
-    assert placed(placed(PAGE, "a", "A", r"\1"), "a", "A", "old") == PAGE
+    results = benchmark("results")
+    assert results.place(PAGE, results.Block("a", "new\n"), "A") == PAGE.replace("old", "new")
+    page = results.place(PAGE, results.Block("a", r"\1", 5, "CPU, commit 2"), "A")
+    assert results.place(page, results.Block("a", "old"), "A") == PAGE
 
 
 def test_a_new_benchmark_gets_a_section_at_the_end() -> None:
-    placed = benchmark("results").placed
-    page = placed(PAGE, "b", "Of b", "| 1 |")
-    assert page == PAGE + "\n## Of b\n\n<!-- bench: b -->\n| 1 |\n<!-- /bench -->\n"
-    assert placed(page, "b", "Of b", "| 1 |") == page
+    results = benchmark("results")
+    page = results.place(PAGE, results.Block("c", "| 1 |"), "Of c")
+    assert page == PAGE + "\n## Of c\n\n<!-- bench: c -->\n| 1 |\n<!-- /bench -->\n"
+    assert results.place(page, results.Block("c", "| 1 |"), "Of c") == page
 
 
 def test_a_section_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="bench: b --> has no"):
-        benchmark("results").placed("<!-- bench: b -->\n" + PAGE, "b", "B", "new")
+    with pytest.raises(ValueError, match="has no"):
+        benchmark("results").blocks("<!-- bench: c -->\n" + PAGE)
+
+
+def test_the_page_names_its_sitting_once_and_what_is_of_another() -> None:
+    results = benchmark("results")
+    block = results.Block("a", "| 2 |", 90, "CPU, commit 2")
+    page = results.begin_sitting(results.place(PAGE, block, "A"), "CPU, commit 2")
+    assert page.count("commit 2") == 3  # two markers and the line that is read
+    assert "\n*CPU, commit 2, `python -m benchmarks --write`, 2 min.*\n" in page
+    assert "\n*Of another sitting: CPU, commit 1.*\n\n| 1 |" in page
+    assert results.sitting(page) == "CPU, commit 2"
+    again = results.place(page, results.Block("b", "| 3 |", 30, "CPU, commit 2"), "B")
+    again = results.begin_sitting(again, results.sitting(again))
+    assert "Of another sitting" not in again
+    assert results.begin_sitting(again, "CPU, commit 2") == again
 
 
 def test_the_time_that_benchmarks_will_take_is_that_of_their_last_runs() -> None:
+    main = benchmark("__main__")
+    page = "<!-- bench: demo, 83 s, CPU -->\n| 1 |\n<!-- /bench -->\n"
+    expected = main.expected_seconds(["demo", "gpu"], page)
+    assert expected == {"demo": 83, "gpu": main.ALL["gpu"].seconds}
+    assert main.describe_time({"demo": 83, "gpu": 600}) == "2 benchmarks, about 12 min"
+
+
+def test_bench_takes_at_most_25_minutes_and_everything_at_most_48() -> None:
+    main = benchmark("__main__")
+    ours, others = (
+        sum(each.seconds for each in group.values())
+        for group in (main.BENCHMARKS, main.OTHER_PROGRAMS)
+    )
+    assert ours <= 25 * 60
+    assert ours + others <= 48 * 60
+
+
+@pytest.fixture
+def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """`python -m benchmarks --write` of these programs, on a page of their own."""
+    main, results = benchmark("__main__"), benchmark("results")
+    page, package = tmp_path / "results.md", tmp_path / "benchmarks"
+    page.write_text(PAGE)
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(results, "PAGE", page)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(main, "ENDS_S", 0.1)
+
+    def run(programs: dict[str, str], *words: str, limit_s: float = 60.0) -> int:
+        for name, program in programs.items():
+            (package / f"{name}.py").write_text(program)
+        made = {name: main.Benchmark(f"Of {name}", limit_s / 2 - 30) for name in programs}
+        for group in ("BENCHMARKS", "ALL"):
+            monkeypatch.setattr(main, group, made)
+        monkeypatch.setattr(main, "OTHER_PROGRAMS", {})
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--write", *words])
+        return int(main.main())
+
+    return run
+
+
+def test_a_failed_benchmark_stops_no_other_and_its_old_figures_leave(
+    a_run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = "import signal, time\nsignal.signal(15, 1 and signal.SIG_IGN)\ntime.sleep(60)"
+    programs = {"b": "print('| 9 |'); raise SystemExit(4)", "slow": slow, "a": "print('| 8 |')"}
+    assert a_run(programs, limit_s=1.5) == 1
     results = benchmark("results")
-    about = dict.fromkeys(("cpu_model", "python", "torch", "numpy", "commit"), "x") | {"dirty": 0}
-    page = "<!-- bench: a -->\n{}\n\n| 1 |\n<!-- /bench -->\n<!-- bench: b -->\nNot yet.\n"
-    page = page.format(results.origin(about, "a", 83.4))
-    assert results.seconds_taken(page, "a") == 83
-    assert results.seconds_taken(page, "b") is results.seconds_taken(page, "c") is None
-    plan = benchmark("__main__").describe_time({"a": 83, "b": None, "c": 600})
-    assert plan == "3 benchmarks: about 12 min, and 1 never timed on this page (b)"
+    page = results.PAGE.read_text()
+    found = {name: block.body.strip() for name, block in results.blocks(page).items()}
+    assert found == {
+        "a": "| 8 |",
+        "b": "**Failed: exit code 4.**",
+        "slow": "**Failed: not over in 2 s.**",
+    }
+    assert "Of another sitting" not in page
+    said = capsys.readouterr().err
+    assert "[1/3] b" in said
+    assert said.endswith("failed: b (exit code 4), slow (not over in 2 s)\n")
 
 
-def test_every_benchmark_named_can_be_run() -> None:
-    for name in benchmark("__main__").BENCHMARKS:
-        assert callable(benchmark(name).main), name
+def test_what_does_not_fit_into_the_time_keeps_its_old_figures_marked(
+    a_run: Callable[..., int],
+) -> None:
+    assert a_run({"b": "", "a": "print('| 8 |')"}, "--minutes", "0.5", limit_s=70) == 1
+    page = benchmark("results").PAGE.read_text()
+    assert "*Of another sitting: CPU, commit 1.*\n\n| 1 |" in page
+    assert "| 8 |" in page
 
 
-def test_every_section_of_the_results_is_a_benchmarks() -> None:
-    page = (ROOT / "docs/results.md").read_text()
-    sections = {line.split()[2] for line in page.splitlines() if line.startswith("<!-- bench:")}
-    assert sections <= set(benchmark("__main__").TITLES)
+def test_every_benchmark_is_a_module_and_every_section_is_a_benchmarks() -> None:
+    main, results = benchmark("__main__"), benchmark("results")
+    for name in main.ALL:
+        assert importlib.util.find_spec(f"benchmarks.{name}"), name
+    assert set(results.blocks((ROOT / "docs/results.md").read_text())) == set(main.ALL)
 
 
 def test_what_the_benchmarks_train_is_what_a_job_file_may_say() -> None:
     rungs = {rung.name: rung.settings for rung in benchmark("engines").LADDER}
-    for name, settings in {**rungs, **benchmark("training").ENGINES}.items():
+    ways = {way.name: way.settings for group in benchmark("ranks").WAYS for way in group}
+    for name, settings in {**rungs, **ways, **benchmark("quality").VARIANTS}.items():
         training = Training.model_validate({"threads": 1} | settings)
         assert training_conflicts(Resources(cpus_per_task=2), training) == [], name
 
 
-def test_the_ladder_is_drawn_with_each_rungs_speed_and_quality() -> None:
-    ladder = benchmark("ladder")
-    figure = ladder.drawn(
-        [ladder.Step("naive", 1e4, 1e5, 0.76), ladder.Step("ours", 2e6, 3e6, 0.77)]
-    )
-    told = {each.get_text().strip() for each in figure.axes[0].texts}
-    assert {"10k · 1.0×", "2M · 200×", "0.760", "0.770"} <= told
-    assert len(figure.axes[0].patches) == 2
+WHAT_IS_TRAINED = {
+    *("epochs", "max_steps", "negatives", "lr", "lr_base_batch", "weight_decay", "seed"),
+    *("checkpoint_every", "checkpoint_every_min", "log_every", "device", "backend"),
+    *("profile_steps", "profile_ranks", "profile_rate", "profile_native", "profile_subprocesses"),
+    *("sync_every", "batch_size_per_rank"),
+}
 
 
-def test_the_first_table_of_a_page_is_found() -> None:
-    first_table = benchmark("results").first_table
-    assert first_table("# a\n\n| x |\n|---|\n| 1 |\n\n| y |\n") == "| x |\n|---|\n| 1 |\n"
-    assert first_table("none") == ""
-
-
-def test_studies_of_the_predictions_are_jobs_a_user_may_write_on_two_shapes_each() -> None:
-    shapes: dict[str, set[str]] = {}
-    for study in benchmark("predictions").STUDIES:
-        job = validate_settings(JobSpec, study.job | {"data": {"path": "/data"}}, study.question)
-        assert len(expand_job(job).runs) == 1
-        shapes.setdefault(study.question, set()).add(study.shape)
-    assert all(len(each) > 1 for each in shapes.values()), shapes
-    assert set().union(*shapes.values()) == set(benchmark("predictions").DATA)
-
-
-def test_the_score_of_predictions_counts_what_was_measured() -> None:
-    """Two measured, one of them within; one not measured; one study that failed."""
-    predictions = benchmark("predictions")
-    row = {
-        "cause": "python_input",
-        "changes": {"training.loader": "vectorized"},
-        "what": "instances_per_s",
-        **dict.fromkeys(("low", "high", "measured_low", "measured_high")),
+def test_every_way_to_train_that_a_job_file_can_name_is_a_remedy_with_its_words() -> None:
+    page = (ROOT / "docs/remedies.md").read_text()
+    missing = {
+        name
+        for name in set(Training.model_fields) - WHAT_IS_TRAINED
+        if not re.search(rf"`[^`]*\b{name}\b[^`]*`", page)
     }
-    rows = [
-        row | {"predicted": 2.0, "measured": 2.2, "within": True},
-        row | {"predicted": 2.0, "measured": 4.0, "within": False},
-        row | {"predicted": 2.0, "measured": None, "within": None},
-    ]
-    study = predictions.Study("loader", "wide", {})
-    failed = predictions.Outcome(study, problem="hpcncf submit: exit code 3")
-    page = list(predictions.page([predictions.Outcome(study, rows), failed]))
-    assert page[0] == "Within 25 %: 1 of 2 remedies (50%)."
-    assert "| 2.00× | 2.20× | yes |" in page[4]
-    assert page[6].endswith("| not measured |")
-    assert "exit code 3" in page[7]
+    assert not missing
 
 
-def test_what_a_law_is_said_to_be_names_its_parameters_or_its_refusal() -> None:
-    """sigma 0.19, kappa 0.01: N* = sqrt(0.81 / 0.01) = 9."""
-    scaling = benchmark("scaling")
-    law = scaling.fit_law([1, 2, 4, 8], [[100.0], [200 / 1.21], [400 / 1.69], [800 / 2.89]])
-    assert scaling.said(law) == "USL: σ = 0.190, κ = 0.0100, N* = 9.0; up to 0% from the medians."
-    assert scaling.by(law, 8) == "277 [277–277]"
-    refused = scaling.fit_law([1, 2], [[1.0], [2.0]])
-    assert scaling.said(refused).startswith("No law: a law needs 4 sizes or more")
-    assert scaling.by(refused, 2) == "–"
+def test_the_demos_rows_are_points_of_its_job_file() -> None:
+    module = benchmark("demo")
+    points = yaml.safe_load(module.JOB.read_text())["points"]
+    for name, place in module.SHOWN.items():
+        point = module.USUAL | points[place]
+        cores, ranks = point["resources.cpus_per_task"], point["resources.tasks_per_node"]
+        assert name.startswith(f"{ranks} ranks × " if ranks > 1 else f"{cores} core")
+        assert ("native" in name) == (point["training.engine"] == "native")
+        assert ("naive" in name) == (point.get("training.loader") == "per_sample")
 
 
-def test_a_table_is_prepared_by_the_command_and_its_peak_is_of_that_process(tmp_path: Path) -> None:
-    module = benchmark("prepare")
-    source = tmp_path / "made.csv"
-    rows = module.written(source, 1_000_000)
-    assert source.stat().st_size > 1_000_000
-    found = module.prepared(source, rows)
-    manifest = load_prepared(Path(f"{source}.prepared")).manifest
-    assert manifest.train_rows + manifest.test_rows == found.rows == rows
-    assert len(manifest.context_columns) == 21
-    assert 50e6 < found.peak_bytes < module.MOST_BYTES
+def test_two_rounds_go_through_the_cases_there_and_back() -> None:
+    in_turn = benchmark("training").in_turn
+    assert list(in_turn(0, "ab")) == [(0, "a"), (1, "b")]
+    assert list(in_turn(1, "ab")) == [(1, "b"), (0, "a")]
+
+
+def test_a_stepper_takes_the_steps_of_a_window(tiny_data: Path) -> None:
+    module = benchmark("training")
+    data = load_prepared(tiny_data)
+    stepper = module.Stepper(data, {"engine": "rowwise", "global_batch_size": 8})
+    before = stepper.clock.steps
+    assert stepper.window(7) > 0
+    assert stepper.clock.steps == before + 7
+    assert stepper.instances(7) == 7 * 8 * 5
+
+
+def test_a_made_table_has_the_rows_it_is_said_to_have(tmp_path: Path) -> None:
+    module = benchmark("memory")
+    rows = module.write_table(tmp_path / "made.csv", 1_000_000)
+    lines = (tmp_path / "made.csv").read_text().splitlines()
+    assert len(lines) == rows + 1
+    assert len({line.count(",") for line in lines}) == 1

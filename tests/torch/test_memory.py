@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.memory_rank import mapped_mib
+from benchmarks.memory import mapped_mib
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.instances import InstanceSource

@@ -1,4 +1,4 @@
-"""What was made against what was said, as Markdown. Pure."""
+"""What was made against what was said, as Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from benchmarks.results import fold
 from hpcncf_analysis.diagnosis.evidence import CAUSES
 from pathology.case import Case
 from pathology.suite import Result
@@ -14,12 +15,14 @@ OTHERWISE: Final = ("healthy", "unknown", "failed")
 
 
 def page(results: Sequence[Result], left_out: Sequence[Case]) -> Iterator[str]:
-    """Lines: the score, the matrix, every job, and what was not made."""
+    """Lines: the score, the misses, then folded the matrix and every job, and what was not made."""
     yield score(results)
     yield ""
-    yield from confusion(results)
-    yield ""
-    yield from jobs(results)
+    if missed := [each for each in results if not each.right]:
+        yield from (*jobs(missed), "")
+    yield from fold(
+        "All jobs, and which cause was called what", [*confusion(results), "", *jobs(results)]
+    )
     yield ""
     yield from not_made(left_out)
 

@@ -1,4 +1,4 @@
-"""A few of the cases, started and diagnosed: what `make pathology` does with all of them."""
+"""A few of the cases, started and diagnosed: `python -m benchmarks pathology` does all of them."""
 
 from __future__ import annotations
 
