@@ -21,10 +21,10 @@ from torch import Tensor
 from benchmarks.training import full_size
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.base import Engine, EngineInputs, build_engine
 from hpcncf.ncf.evaluate import Candidates, Ranker, count_pairs
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 

@@ -27,10 +27,10 @@ from benchmarks.quality import difference
 from benchmarks.training import full_size, real_frappe, trainer
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.precision import tf32_allowed
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.trainer import mean_rows_per_step

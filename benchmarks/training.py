@@ -18,14 +18,14 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.frappe import prepare_frappe
+from hpcncf.ncf.data.datasets import prepare_frappe
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.base import EngineInputs, build_engine, with_transport
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import steps_until_mean, syncs_after
+from hpcncf.ncf.sync import steps_until_mean, syncs_after
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch

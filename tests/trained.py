@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.distributed import seed_dropout
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine, EngineInputs
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 

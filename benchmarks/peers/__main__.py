@@ -20,9 +20,9 @@ from benchmarks.peers import environments, export
 from benchmarks.peers.contestants import Contestant, Ours, Peer, Window
 from benchmarks.training import frappe_or_made, full_size
 from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality
-from hpcncf.ncf.instances import Schedule
 from hpcncf.records.host import describe_host
 
 ROOT = Path(__file__).parent.parent.parent

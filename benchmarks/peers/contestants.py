@@ -17,10 +17,10 @@ from benchmarks.peers.export import Scored
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.base import EngineInputs, build_engine
 from hpcncf.ncf.evaluate import Quality, evaluate
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.worker.environment import Place

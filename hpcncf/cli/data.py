@@ -144,7 +144,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _frappe(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.frappe import find_zip, prepare_frappe, prepare_frappe_or_synthetic
+    from hpcncf.ncf.data.datasets import find_zip, prepare_frappe, prepare_frappe_or_synthetic
 
     if args.source or not args.or_synthetic:
         source = args.source or find_zip(report)
@@ -158,23 +158,23 @@ def _frappe(args: argparse.Namespace, report: Report) -> PreparedFolder:
 
 
 def _movielens(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data import movielens
+    from hpcncf.ncf.data.datasets import prepare_movielens
 
-    return movielens.prepare_movielens(
+    return prepare_movielens(
         args.output, args.source, args.seed, args.test_negatives, args.force, report
     )
 
 
 def _yelp(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data import yelp
+    from hpcncf.ncf.data.datasets import prepare_yelp
 
-    return yelp.prepare_yelp(
+    return prepare_yelp(
         args.output, args.source, args.seed, args.test_negatives, args.force, report
     )
 
 
 def _ncf(args: argparse.Namespace, _: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.ncf_files import prepare_ncf_files
+    from hpcncf.ncf.data.datasets import prepare_ncf_files
 
     return prepare_ncf_files(args.output, args.source, args.force)
 

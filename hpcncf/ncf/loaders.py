@@ -24,11 +24,18 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import shared_memory_bytes
 from hpcncf.ncf import sampling
+from hpcncf.ncf.batches import (
+    Batch,
+    BatchRows,
+    EpochOrder,
+    InstanceSource,
+    Resident,
+    Schedule,
+    build_batch,
+)
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import Resident
 from hpcncf.ncf.distributed import synchronize
-from hpcncf.ncf.instances import Batch, BatchRows, EpochOrder, InstanceSource, Schedule, build_batch
 
 TERMINATION_GRACE_S = 10
 SHM: Final = "/dev/shm"

@@ -195,8 +195,8 @@ def sample_negatives(
     item of its own. (It is a step of a Fisher-Yates shuffle: what was taken is replaced by the
     last.)
 
-    `suspected` tells of users [n] and items drawn [n, count] where, flat, one may be a positive of
-    its user, a place once or more: `buckets.suspected` spares the search for most.
+    `suspected` returns the flat places of items drawn [n, count] that may be their users'
+    positives, each once or more: `arrays.possible_positives` spares the search for most.
     """
     words = philox(seed, NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
     first = indptr[users]

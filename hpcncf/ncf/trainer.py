@@ -18,6 +18,13 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.monitor import procfs
 from hpcncf.ncf import model, sampling
+from hpcncf.ncf.batches import (
+    InstanceSource,
+    Schedule,
+    check_device_loader,
+    check_model_memory,
+    copy_warnings,
+)
 from hpcncf.ncf.checkpoint import (
     Checkpoint,
     CheckpointNotSaved,
@@ -30,9 +37,7 @@ from hpcncf.ncf.checkpoint import (
     save_checkpoint,
     set_aside,
 )
-from hpcncf.ncf.data.baseline import score_counts
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import check_device_loader, check_model_memory, copy_warnings
+from hpcncf.ncf.data.prepared import Prepared, score_counts
 from hpcncf.ncf.distributed import (
     Agreement,
     Decision,
@@ -51,10 +56,9 @@ from hpcncf.ncf.engines.base import Engine
 from hpcncf.ncf.engines.precision import check_precision, tf32_allowed, tf32_warnings
 from hpcncf.ncf.engines.reference import Reference, parallel_warnings
 from hpcncf.ncf.evaluate import count_pairs, evaluate
-from hpcncf.ncf.instances import InstanceSource, Schedule
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import local_sgd
+from hpcncf.ncf.sync import steps_until_mean, syncs_after, uses_local_sgd
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord
 from hpcncf.worker.environment import Place
@@ -183,7 +187,7 @@ class Trainer:
         _check_runnable(run, data, self.schedule, self.device, place.local_world_size)
         self.loader = Loader(data, run.training, self.schedule, self.device)
         self.rows_per_step = mean_rows_per_step(data, run.training, self.schedule)
-        self.local_sgd = local_sgd.uses_local_sgd(run.training, place.world_size)
+        self.local_sgd = uses_local_sgd(run.training, place.world_size)
         self._drops_out = run.model.dropout > 0
         self.epochs: list[Epoch] = []
         self.partial_epoch, self.steps_done, self.instances = PartialEpoch(), 0, 0
@@ -285,7 +289,7 @@ class Trainer:
             step, most = so_far.steps, self._equal_steps(so_far.steps, steps)
             waited, mine = self.engine.step(batches, self._divisor(step), most)
             last = step + len(mine) - 1
-            meets = local_sgd.syncs_after(self.training, self.place.world_size, last, steps)
+            meets = syncs_after(self.training, self.place.world_size, last, steps)
             if meets and self.local_sgd:
                 self.engine.average()
                 self.clock.lap("sync")
@@ -333,9 +337,7 @@ class Trainer:
         alike = min(steps - step, self.schedule.equal_steps_from(step))
         if every := self.training.log_every:
             alike = min(alike, every - step % every)
-        return (
-            min(alike, local_sgd.steps_until_mean(self.training, step)) if self.local_sgd else alike
-        )
+        return min(alike, steps_until_mean(self.training, step)) if self.local_sgd else alike
 
     def _is_logged(self, done: int, steps: int) -> bool:
         every = self.training.log_every

@@ -13,11 +13,10 @@ from make_runs import planned, trainer
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import BatchRows, BatchWindow, Schedule
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import BatchWindow
 from hpcncf.ncf.engines.cuda_graph import CapturedStep
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.instances import BatchRows, Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 

@@ -15,11 +15,11 @@ from test_ranking import BOTH, by_forward, cases, whole_numbers
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.ncf.evaluate import Candidates
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.step_clock import StepClock
 
 NEEDS_NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")

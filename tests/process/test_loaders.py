@@ -19,12 +19,19 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import shared_memory_bytes
 from hpcncf.ncf import sampling
+from hpcncf.ncf.batches import (
+    Batch,
+    EpochOrder,
+    InstanceSource,
+    Schedule,
+    build_batch,
+    copied_to_device,
+    copy_warnings,
+)
 from hpcncf.ncf.data.arrays import Rows, unpack_context
 from hpcncf.ncf.data.prepare import Recipe, write_prepared
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.data.split import leave_one_out
-from hpcncf.ncf.device_data import copied_to_device, copy_warnings
-from hpcncf.ncf.instances import Batch, EpochOrder, InstanceSource, Schedule, build_batch
 from hpcncf.ncf.loaders import Loader, check_shared_memory_room
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
@@ -128,7 +135,7 @@ import sys
 from pathlib import Path
 from hpcncf.ncf import loaders
 from hpcncf.ncf.data import prepared
-from hpcncf.ncf.instances import InstanceSource, Schedule
+from hpcncf.ncf.batches import InstanceSource, Schedule
 from hpcncf.job.spec import Training
 
 loaders.TERMINATION_GRACE_S = 3600

@@ -16,15 +16,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import sampling
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.arrays import pack_rows
-from hpcncf.ncf.data.buckets import build_buckets
+from hpcncf.ncf.data.arrays import build_buckets, pack_rows
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native import library
 from hpcncf.ncf.engines.native.engine import Native
 from hpcncf.ncf.engines.native.library import Span
 from hpcncf.ncf.evaluate import rank_test_rows
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock

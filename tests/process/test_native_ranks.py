@@ -13,7 +13,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.engines.native.kernel import NO_SPAN, Bytes, Kernel
+from hpcncf.ncf.engines.native.engine import NO_SPAN, Bytes, Kernel
 from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
 from hpcncf.ncf.sampling import rank_shard
 

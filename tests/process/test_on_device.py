@@ -13,13 +13,12 @@ from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.rows import row_message_capacity
-from hpcncf.ncf.sync.transport import DeviceTransport, GroupTransport
+from hpcncf.ncf.sync import DeviceTransport, GroupTransport, row_message_capacity
 
 # 1,501 rows in steps of ten: shards of three and four rows, and the last step has one row in all.
 BATCH, STEPS = 10, range(133, 151)

@@ -12,6 +12,7 @@ from make_runs import planned, tiny, trainer
 from torch import nn
 
 from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.precision import (
     OptimizerSteps,
@@ -21,7 +22,6 @@ from hpcncf.ncf.engines.precision import (
     tf32_warnings,
 )
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcncf.ncf import sync
 from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
-from hpcncf.ncf.sync import shared_memory
-from hpcncf.ncf.sync.shared_memory import SharedMemoryTransport, join_shared_memory
-from hpcncf.ncf.sync.transport import PeerLost
+from hpcncf.ncf.sync import PeerLost, SharedMemoryTransport, join_shared_memory
 
 CAPACITY = 1000
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["hpcncf.ncf.sync.shared_memory"])
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.sync"])
 
 pytestmark = pytest.mark.skipif(
     select_build(installed_builds(), cpu_flags()) is None,
@@ -174,14 +173,14 @@ def test_messages_stay_readable_when_the_transport_is_closed() -> None:
 
 def last(transport: SharedMemoryTransport, rank: int, end: Connection) -> list[int]:
     """Rank 1 sends its last message and ends while rank 0, which missed it, looks for its lock."""
-    held = shared_memory._is_locked
+    held = sync._is_locked
 
     def late(file: int, rank: int) -> bool:
         end.send("missed")
         end.recv()
         return held(file, rank)
 
-    shared_memory._is_locked = late
+    sync._is_locked = late
     if rank == 1:
         end.recv()
     transport.slot()[:] = rank

@@ -10,9 +10,9 @@ from ranks_together import together
 from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.batches import Batch
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.reference import split_batch
-from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 

@@ -13,17 +13,16 @@ from make_runs import tiny
 from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
-from hpcncf.ncf import model
+from hpcncf.ncf import model, sync
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.ncf.engines.precision import optimizer_moments
 from hpcncf.ncf.engines.reference import Reference
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import shared_memory
-from hpcncf.ncf.sync.local_sgd import average_vector, gather_union, syncs_after
+from hpcncf.ncf.sync import average_vector, gather_union, syncs_after
 from hpcncf.worker.environment import Place
 
 # 1,501 rows in steps of ten: shards of two and three rows, and the last step has one row in all.
@@ -118,7 +117,7 @@ def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> d
 
 def messages(place: Place) -> list[list[list[int]]]:
     """What all told in three exchanges, each looked at after the next; rank 0 says nothing."""
-    transport = shared_memory.open_transport(place, 100, CPU)
+    transport = sync.open_transport(place, 100, CPU)
     told = []
     for turn in range(3):
         transport.slot()[: place.rank * 10] = place.rank + turn
@@ -136,7 +135,7 @@ def tried(ways: Iterable[str], ranks: int) -> list[str]:
 
 def in_pieces(place: Place) -> dict[str, torch.Tensor]:
     """Ids and values of more than one message: of each rank another number, of the last none."""
-    transport = shared_memory.open_transport(place, 64, CPU)
+    transport = sync.open_transport(place, 64, CPU)
     count = 15 * (place.world_size - 1 - place.rank)
     ids = torch.arange(count) * (place.rank + 1)
     values = torch.arange(21, dtype=torch.float32) * 10**place.rank
@@ -151,7 +150,7 @@ def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]
     }
     for name in tried(LOCAL, world_size):
         found[name] = trained(folder, place, LOCAL[name] | OFTEN, TO_THE_END)
-    over = shared_memory.open_transport(place, 64, CPU).name
+    over = sync.open_transport(place, 64, CPU).name
     return found | {"messages": messages(place), "pieces": in_pieces(place), "over": over}
 
 

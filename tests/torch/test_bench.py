@@ -10,8 +10,8 @@ import pytest
 
 from hpcncf.cli import main
 from hpcncf.job.spec import Training
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import measure_loader
 
 GRID = "grid: {training.loader: [per_sample, vectorized], training.epochs: [1, 2]}\n"

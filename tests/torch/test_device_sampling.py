@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcncf.ncf import device_sampling, sampling
+from hpcncf.ncf import batches, sampling
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 SEEDS = st.integers(0, 2**63 - 1)
@@ -25,7 +25,7 @@ EPOCHS = st.integers(0, 2**32 - 1)
 def test_random_words_are_the_same(seed: int, epoch: int, rows: list[int], blocks: int) -> None:
     at = np.array(rows, dtype=np.int64)
     expected = sampling.philox(seed, sampling.SYNTHETIC, epoch, at, blocks)
-    ours = device_sampling.philox(seed, sampling.SYNTHETIC, epoch, torch.from_numpy(at), blocks)
+    ours = batches.philox(seed, sampling.SYNTHETIC, epoch, torch.from_numpy(at), blocks)
     assert ours.tolist() == expected.tolist()
 
 
@@ -33,7 +33,7 @@ def test_random_words_are_the_same(seed: int, epoch: int, rows: list[int], block
 @given(seed=SEEDS, epoch=EPOCHS, rows=st.integers(0, 3000))
 def test_an_epochs_order_is_the_same(seed: int, epoch: int, rows: int) -> None:
     expected = sampling.epoch_rows(seed, epoch, 0, rows, rows)
-    assert device_sampling.epoch_order(seed, epoch, rows, CPU).tolist() == expected.tolist()
+    assert batches.epoch_order(seed, epoch, rows, CPU).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("rows", [100, 111, 112, 2_500])
@@ -41,7 +41,7 @@ def test_an_order_of_blocks_is_the_same(rows: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sampling, "MANY_ROWS", 100)
     for epoch in range(3):
         expected = sampling.epoch_rows(9, epoch, 0, rows, rows)
-        ours = device_sampling.epoch_order(9, epoch, rows, CPU)
+        ours = batches.epoch_order(9, epoch, rows, CPU)
         assert np.array_equal(ours.numpy(), expected)
 
 
@@ -50,7 +50,7 @@ def test_an_order_is_the_same_where_walks_are_long_and_where_there_are_none(rows
     """Of 2 rows on 16 values most walks are long; just above a power of two, every second walks."""
     for epoch in range(3):
         expected = sampling.epoch_rows(9, epoch, 0, rows, rows)
-        ours = device_sampling.epoch_order(9, epoch, rows, CPU)
+        ours = batches.epoch_order(9, epoch, rows, CPU)
         assert np.array_equal(ours.numpy(), expected)
 
 
@@ -77,7 +77,7 @@ def test_negatives_are_the_same(
     expected = sampling.sample_negatives(seed, epoch, rows, users, indptr, positives, items, count)
     at, whose, bounds, known = map(torch.from_numpy, (rows, users, indptr, positives))
     most = max(map(len, held))
-    ours = device_sampling.negatives(seed, epoch, at, whose, bounds, known, items, count, most)
+    ours = batches.negatives(seed, epoch, at, whose, bounds, known, items, count, most)
     assert ours.tolist() == expected.tolist()
 
 
@@ -90,21 +90,21 @@ def test_every_number_draws_what_it_does_elsewhere(
         words = [[-(-(number << 32) // others) for number in range(others)]]
         indptr, positives = np.array([0, len(mine), len(mine) + 1]), np.array([*mine, 0], np.int32)
         monkeypatch.setattr(sampling, "philox", lambda *_, made=words: np.array(made, np.uint32))
-        monkeypatch.setattr(device_sampling, "philox", lambda *_, made=words: torch.tensor(made))
+        monkeypatch.setattr(batches, "philox", lambda *_, made=words: torch.tensor(made))
         row = np.array([0])
         expected = sampling.sample_negatives(1, 0, row, row, indptr, positives, 100, others)
         at, bounds, known = map(torch.from_numpy, (row, indptr, positives))
-        ours = device_sampling.negatives(1, 0, at, at, bounds, known, 100, others, held)
+        ours = batches.negatives(1, 0, at, at, bounds, known, 100, others, held)
         assert ours.tolist() == expected.tolist()
         assert sorted(ours[0].tolist()) == sorted({*range(100)} - {*mine})
 
 
 def test_no_value_is_asked_for_on_the_host() -> None:
     """Tensors of device meta have none: what would make a GPU wait fails there."""
-    rows = device_sampling.epoch_order(1, 0, 1000, META)[:64]
+    rows = batches.epoch_order(1, 0, 1000, META)[:64]
     indptr = torch.empty(101, dtype=torch.int64, device=META)
     positives = torch.empty(500, dtype=torch.int32, device=META)
-    drawn = device_sampling.negatives(1, 0, rows, rows, indptr, positives, 200, 4, 30)
+    drawn = batches.negatives(1, 0, rows, rows, indptr, positives, 200, 4, 30)
     assert drawn.shape == (64, 4)
     with pytest.raises((NotImplementedError, RuntimeError)):
         torch.unique(drawn)

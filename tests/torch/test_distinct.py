@@ -13,12 +13,12 @@ from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.rows import unique_ids, unique_ids_padded
+from hpcncf.ncf.sync import unique_ids, unique_ids_padded
 
 STEPS = 31
 SCHEDULE = Schedule(1501, 50)

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.memory import mapped_mib
 from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.batches import InstanceSource
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.instances import InstanceSource
 
 MAPPED = ["train_rows", "positives_indptr", "positives"]
 
@@ -35,7 +35,7 @@ def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
 
 
 def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:
-    from hpcncf.ncf.engines.native.kernel import Kernel
+    from hpcncf.ncf.engines.native.engine import Kernel
     from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 
     if not select_build(installed_builds(), cpu_flags()):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.engines.native.kernel import Kernel
+from hpcncf.ncf.engines.native.engine import Kernel
 from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
 
 LR, ROWS, WIDTH = 1e-3, 200, 40

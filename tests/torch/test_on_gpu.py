@@ -20,13 +20,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.transport import DeviceTransport
+from hpcncf.ncf.sync import DeviceTransport
 
 BATCH, STEPS = 120, 13  # the last step is smaller
 SCHEDULE = Schedule(1501, BATCH)

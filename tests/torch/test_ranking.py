@@ -14,8 +14,7 @@ from torch import Tensor
 
 from hpcncf.job.spec import Model
 from hpcncf.ncf import evaluate
-from hpcncf.ncf.data.arrays import row_dtype
-from hpcncf.ncf.data.buckets import build_buckets
+from hpcncf.ncf.data.arrays import build_buckets, row_dtype
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates

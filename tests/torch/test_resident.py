@@ -12,14 +12,15 @@ from make_runs import planned, tiny
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import sampling
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import (
+from hpcncf.ncf.batches import (
     Resident,
+    Schedule,
+    build_batch,
     check_device_room,
     check_model_memory,
     device_loader_bytes,
 )
-from hpcncf.ncf.instances import Schedule, build_batch
+from hpcncf.ncf.data.prepared import Prepared
 
 ROW = 4 + 4 + 4 + 8
 TRAINING = Training(loader="device", negatives=4)

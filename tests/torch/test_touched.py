@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcncf.job.spec import Training
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.trainer import _sampled_steps, mean_rows_per_step
 

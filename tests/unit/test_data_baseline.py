@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.ncf.data import baseline, movielens, synthetic
-from hpcncf.ncf.data.baseline import score_counts
-from hpcncf.ncf.data.frappe import ZIP, prepare_frappe
+from hpcncf.ncf.data import datasets, prepared, synthetic
+from hpcncf.ncf.data.datasets import ZIP, prepare_frappe, prepare_ncf_files
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.ncf_files import prepare_ncf_files
-from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.prepared import load_prepared, score_counts
 
 
 def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) -> dict[str, float]:
@@ -57,12 +55,12 @@ def test_counted_user_by_user_it_is_the_same(tmp_path: Path) -> None:
         tmp_path / "data", users=300, items=200, train_rows=9_000, test_negatives=50
     )
     data = load_prepared(tmp_path / "data")
-    assert baseline.rank_by_counts(data, 1).tolist() == baseline.rank_by_counts(data).tolist()
+    assert prepared.rank_by_counts(data, 1).tolist() == prepared.rank_by_counts(data).tolist()
 
 
 def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
-    movielens.prepare_movielens(tmp_path / "out", tmp_path)
+    datasets.prepare_movielens(tmp_path / "out", tmp_path)
     with pytest.raises(DataError, match="nothing to rank"):
         score_counts(load_prepared(tmp_path / "out"))
 

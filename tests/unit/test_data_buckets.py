@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.buckets import SLOTS, bucket_of, build_buckets, possible_positives
+from hpcncf.ncf.data.arrays import SLOTS, bucket_of, build_buckets, possible_positives
 
 ITEMS = 100_000
 RANDOM = np.random.default_rng(3)

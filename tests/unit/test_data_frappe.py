@@ -19,7 +19,7 @@ from make_results import of_format_3
 from hpcncf import cli
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.arrays import unpack_context
-from hpcncf.ncf.data.frappe import (
+from hpcncf.ncf.data.datasets import (
     CATEGORIES,
     ZIP,
     Unavailable,

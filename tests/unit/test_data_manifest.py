@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcncf import cli
-from hpcncf.ncf.data import movielens
+from hpcncf.ncf.data import datasets
 from hpcncf.ncf.data.manifest import DataError, array_bytes, check_arrays, read_manifest
 from hpcncf.ncf.data.prepared import load_prepared
 
@@ -29,7 +29,7 @@ def test_the_manifest_gives_the_bytes_of_each_array(tiny_data: Path) -> None:
 def test_data_without_context_or_test_rows_is_complete(tmp_path: Path) -> None:
     source = tmp_path / "u.data"
     source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
-    movielens.prepare_movielens(tmp_path / "data", source)
+    datasets.prepare_movielens(tmp_path / "data", source)
     check_arrays(tmp_path / "data")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.ncf.data import movielens
+from hpcncf.ncf.data import datasets
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load_prepared
@@ -26,7 +26,7 @@ def test_the_latest_rating_of_each_user_is_held_out(
     tmp_path: Path, name: str, separator: str, by_folder: bool
 ) -> None:
     source = write(tmp_path / "ml" / name, separator)
-    movielens.prepare_movielens(
+    datasets.prepare_movielens(
         tmp_path / "out", source.parent if by_folder else source, test_negatives=1
     )
     data = load_prepared(tmp_path / "out")
@@ -52,19 +52,19 @@ def test_a_broken_row_is_reported_with_its_line_blank_lines_counted(
     source = write(tmp_path / "in" / "ratings.dat", "::")
     source.write_text(source.read_text() + "\n" + line + "\n")
     with pytest.raises(DataError, match=complaint):
-        movielens.prepare_movielens(tmp_path / "out", source)
+        datasets.prepare_movielens(tmp_path / "out", source)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_folder_without_ratings_and_an_empty_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"neither ratings\.dat nor u\.data"):
-        movielens.prepare_movielens(tmp_path / "out", tmp_path)
+        datasets.prepare_movielens(tmp_path / "out", tmp_path)
     (tmp_path / "u.data").write_text("\n")
     with pytest.raises(DataError, match="has no rows"):
-        movielens.prepare_movielens(tmp_path / "out", tmp_path)
+        datasets.prepare_movielens(tmp_path / "out", tmp_path)
 
 
 def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="not UTF-8 text"):
-        movielens.prepare_movielens(tmp_path / "out", tmp_path)
+        datasets.prepare_movielens(tmp_path / "out", tmp_path)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf.ncf.data.datasets import prepare_ncf_files
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.ncf_files import prepare_ncf_files
 from hpcncf.ncf.data.prepared import load_prepared
 
 TRAIN = "0\t0\t5\t978\n0\t2\t3\t979\n1\t0\t4\t980\n"

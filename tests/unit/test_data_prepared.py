@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from make_results import of_format_3
 
-from hpcncf.ncf.data import movielens, prepared, synthetic
-from hpcncf.ncf.data.arrays import slices, unpack_context
-from hpcncf.ncf.data.buckets import SLOTS
+from hpcncf.ncf.data import datasets, prepared, synthetic
+from hpcncf.ncf.data.arrays import SLOTS, slices, unpack_context
 from hpcncf.ncf.data.manifest import (
     MANIFEST_NAME,
     DataError,
@@ -294,7 +293,7 @@ def test_a_parent_that_is_a_file_is_reported(tmp_path: Path) -> None:
 def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
     source = tmp_path / "u.data"
     source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
-    movielens.prepare_movielens(tmp_path / "data", source)
+    datasets.prepare_movielens(tmp_path / "data", source)
     data = load_prepared(tmp_path / "data")
     assert (unpack_context(data.train_rows).shape, data.test_negatives.shape) == ((2, 0), (0, 99))
     assert len(data.test_unseen) == 0

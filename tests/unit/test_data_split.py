@@ -18,16 +18,17 @@ from hpcncf.ncf.data import arrays
 from hpcncf.ncf.data import split as parts_of_pairs
 from hpcncf.ncf.data.arrays import (
     SLICE_ROWS,
+    SLOTS,
     ColumnFile,
     Int64s,
     Rows,
     Sliced,
+    bucket_of,
     is_positive,
     items_by_user,
     number_rows,
     unpack_context,
 )
-from hpcncf.ncf.data.buckets import SLOTS, bucket_of
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.split import (
     SplitCounts,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpcncf.cli import main
-from hpcncf.ncf.data import yelp
+from hpcncf.ncf.data import datasets
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load_prepared
 
@@ -56,17 +56,17 @@ def test_the_command_prepares_reviews_with_their_context(tmp_path: Path, prefix:
     assert main([*words, "--test-negatives", "1"]) == 0
     data = load_prepared(tmp_path / "out")
     assert data.test_items.tolist() == [0, 2]  # the latest of each user
-    assert set(yelp.NUMBERS) <= set(data.manifest.context_columns)
+    assert set(datasets.NUMBERS) <= set(data.manifest.context_columns)
     assert {"season=summer", "daytime=sunrise"} <= set(data.manifest.context_columns)
 
 
 def test_context_is_that_of_the_review(tmp_path: Path) -> None:
     source = write(tmp_path / "in")
-    files = {part: yelp._find(source, part) for part in yelp.PARTS}
-    (block,) = yelp.read_reviews(files, lambda _: None)
+    files = {part: datasets._find(source, part) for part in datasets.PARTS}
+    (block,) = datasets.read_reviews(files, lambda _: None)
     assert block.context["season"] == ["summer", "winter", "winter", "fall", "spring"]
     assert block.context["daytime"] == ["sunrise", "night", "noon", "evening", "morning"]
-    first = {name: float(np.asarray(block.context[name])[0]) for name in yelp.NUMBERS}
+    first = {name: float(np.asarray(block.context[name])[0]) for name in datasets.NUMBERS}
     week = 2 * math.pi * 27 / 53
     assert first == pytest.approx(
         {
@@ -97,7 +97,7 @@ def test_context_is_that_of_the_review(tmp_path: Path) -> None:
 )
 def test_years_as_elite_are_counted_in_each_releases_form(elite: object, years: int) -> None:
     row = {"yelping_since": "2010-01-02", "friends": [], "elite": elite}
-    assert yelp._user(row, "user.json:1") == (0, years / 20, 2010)
+    assert datasets._user(row, "user.json:1") == (0, years / 20, 2010)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_years_as_elite_are_counted_in_each_releases_form(elite: object, years: 
 def test_a_broken_row_is_reported_with_its_line(tmp_path: Path, line: str, complaint: str) -> None:
     source = write(tmp_path / "in", "", line)
     with pytest.raises(DataError, match=complaint):
-        yelp.prepare_yelp(tmp_path / "out", source)
+        datasets.prepare_yelp(tmp_path / "out", source)
     assert not (tmp_path / "out").exists()
 
 
@@ -127,4 +127,4 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     source = write(tmp_path / "in")
     (source / "yelp_academic_dataset_user.json").unlink()
     with pytest.raises(DataError, match=r"neither yelp_academic_dataset_user\.json nor user\.json"):
-        yelp.prepare_yelp(tmp_path / "out", source)
+        datasets.prepare_yelp(tmp_path / "out", source)

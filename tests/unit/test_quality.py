@@ -9,7 +9,7 @@ import pytest
 from make_runs import planned, trainer
 
 from hpcncf.job.spec import Model
-from hpcncf.ncf.data.frappe import prepare_frappe
+from hpcncf.ncf.data.datasets import prepare_frappe
 
 
 @pytest.mark.slow

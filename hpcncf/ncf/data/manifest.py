@@ -101,7 +101,7 @@ class Manifest(Outline):
     """How many of the last context columns hold only whole numbers from 0 to 255: a byte each in
     training rows."""
     buckets: int
-    """Buckets of the users' training items, see data/buckets.py."""
+    """Buckets of the users' training items, see data/arrays.py."""
     test_negatives: int
     """Sampled negatives per test row."""
 

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.data.arrays import (
     HUGE_PAGE,
+    SLOTS,
     ColumnFile,
     Int32s,
     Int64s,
@@ -25,13 +26,14 @@ from hpcncf.ncf.data.arrays import (
     Sliced,
     Split,
     append_by_part,
+    build_buckets,
     drop_repeats,
     items_by_user,
     pack_rows,
     row_dtype,
     slices,
+    user_counts,
 )
-from hpcncf.ncf.data.buckets import SLOTS, build_buckets
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import ContextLayout
 from hpcncf.ncf.sampling import HELD_OUT, TEST_NEGATIVES, nth_absent, philox, uniform_below
@@ -108,14 +110,6 @@ def write_split(folder: Path, split: Split) -> SplitCounts:
         arrays.positives_indptr.append(indptr)
         arrays.append_positives(np.diff(indptr), positives)
         return arrays.counts(train)
-
-
-def user_counts(users: Sliced, user_count: int) -> Int64s:
-    """[users]: each user's number of rows."""
-    counts = np.zeros(user_count, dtype=np.int64)
-    for part in slices(len(users)):
-        counts += np.bincount(users[part], minlength=user_count)
-    return counts
 
 
 def choose_test_rows(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:

@@ -10,18 +10,23 @@ import torch
 from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import Candidates
-from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import MESSAGE_CAPACITY
-from hpcncf.ncf.sync.rows import row_message_capacity
-from hpcncf.ncf.sync.shared_memory import open_transport, uses_nccl
-from hpcncf.ncf.sync.transport import CountedTransport, DeviceTransport, Transport
+from hpcncf.ncf.sync import (
+    MESSAGE_CAPACITY,
+    CountedTransport,
+    DeviceTransport,
+    Transport,
+    open_transport,
+    row_message_capacity,
+    uses_nccl,
+)
 from hpcncf.worker.environment import Place
 
 
@@ -109,8 +114,7 @@ def _message_capacity(inputs: EngineInputs, model: NeuMF, training: Training) ->
     """Bytes of the longest message of a step."""
     if training.engine == "rowwise":
         return row_message_capacity(model, inputs.schedule, training.negatives)
-    from hpcncf.ncf.engines.native.engine import most_positives
-    from hpcncf.ncf.engines.native.kernel import message_capacity
+    from hpcncf.ncf.engines.native.engine import message_capacity, most_positives
 
     context, most = inputs.data.manifest.context_columns, most_positives(inputs.schedule)
     doubles = model.predict_layer.weight.dtype == torch.float64

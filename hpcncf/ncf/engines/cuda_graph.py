@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from hpcncf.job.spec import Training
-from hpcncf.ncf.device_data import BatchWindow, Resident
+from hpcncf.ncf.batches import BatchRows, BatchWindow, Resident
 from hpcncf.ncf.engines.reference import CompiledStep
 from hpcncf.ncf.engines.row_optimizers import StepCounter
-from hpcncf.ncf.instances import BatchRows
 from hpcncf.remedies.idle_rows import MAX_SINGLE_STEP
 
 CAPTURE_WARMUPS: Final = 3  # cuBLAS and the allocator set up their memory, which a capture may not

@@ -16,16 +16,15 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
+from hpcncf.ncf.batches import Batch, copied_to_device
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import copied_to_device
 from hpcncf.ncf.engines import precision
 from hpcncf.ncf.engines.precision import HALF_DTYPES, OptimizerSteps
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
-from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import average_tensors
+from hpcncf.ncf.sync import average_tensors
 
 # The exposed wait for other ranks (`sync`) lasts from the hand-over of the last bucket of gradients
 # to the all-reduce, when this rank has no backward work left, until `backward()` returns with every

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcncf.job.spec import Training
+from hpcncf.ncf.batches import copied_to_device
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import copied_to_device
 from hpcncf.ncf.engines.cuda_graph import FixedSizeStep
 from hpcncf.ncf.engines.precision import Products
 from hpcncf.ncf.engines.row_optimizers import ROW_OPTIMIZERS, DenseLayers, RowTable, StepCounter
@@ -23,9 +23,15 @@ from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import average_engine
-from hpcncf.ncf.sync.rows import PaddedExchange, RowExchange, unique_ids, unique_ids_padded
-from hpcncf.ncf.sync.transport import DeviceTransport, Transport
+from hpcncf.ncf.sync import (
+    DeviceTransport,
+    PaddedExchange,
+    RowExchange,
+    Transport,
+    average_engine,
+    unique_ids,
+    unique_ids_padded,
+)
 
 
 class GroupedNetwork:

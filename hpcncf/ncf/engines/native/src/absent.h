@@ -9,7 +9,7 @@
 
 namespace hpcncf {
 
-// Buckets of positives, each a cache line, as hpcncf/ncf/data/buckets.py makes them.
+// Buckets of positives, each a cache line, as hpcncf/ncf/data/arrays.py makes them.
 struct Buckets {
   static constexpr int SLOTS = 32;
 

@@ -1,0 +1,580 @@
+"""Prepare public data sets: Frappe, MovieLens, Yelp, and the files of the NCF paper's code.
+
+Frappe (app use in context, Baltrunas et al. 2015): `frappe.csv` is joined with `meta.csv` on
+`item`. Items and then users with 5 or fewer rows are dropped until none is left, then rows whose
+app has no numeric rating. Context, 21 columns: log10(cnt + 1), scaled so that the smallest kept row
+is 0 and the largest 1, and the one-hot values of daytime (7), weather (8, `unknown` one of them),
+isweekend (2) and homework (3) in the kept rows. Frappe has no time: the row held out for each user
+is drawn at random. It may not be redistributed, so it is not part of this package.
+
+MovieLens (`ratings.dat` of 1M and 10M, `u.data` of 100K): every rating is a positive, and each
+user's latest one is held out; of equal times, the last in the file.
+
+Yelp's academic data set (JSON lines of reviews, businesses and users): every review is a positive,
+and each user's latest one is held out. The context is what the public contextual NCF program of
+AlexAbades/recsys takes from the same files, but for public holidays, which need a calendar of each
+state. Numbers are scaled to about 0 to 1.
+
+NCF (`*.train.rating`, `*.test.rating`, `*.test.negative`): the test rows and their negatives are
+those of the files. Line n of `*.test.negative` is `(user,item)`, the pair of line n of
+`*.test.rating`, and its negatives, separated by tabs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from http.client import HTTPException, HTTPResponse
+from itertools import islice
+from pathlib import Path
+from queue import Empty, Queue
+from secrets import token_hex
+from threading import Thread
+from typing import Any, Final
+from urllib.request import urlopen
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcncf.ncf.data.arrays import Int64s, Rows, Split, number_rows
+from hpcncf.ncf.data.manifest import (
+    FORMAT_VERSION,
+    DataError,
+    WrongRequest,
+    read_outline,
+    wrong_format_error,
+)
+from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, spool_rows, write_prepared
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.readers import (
+    ROWS_AT_ONCE,
+    describe_source,
+    is_number,
+    parse_integer,
+    read_csv_rows,
+    read_lines,
+)
+from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out, write_split
+from hpcncf.ncf.data.synthetic import prepare_synthetic_like
+
+ZIP: Final = "Mobile_Frappe.zip"
+SHA256: Final = "4adc616de57170f282397f6e6e30215f97fa7ad1b7f40bd12ef5dceaaf3e9b4e"
+URL: Final = "https://raw.githubusercontent.com/irecsys/CARSKit/HEAD/context-aware_data_sets/" + ZIP
+CATEGORIES: Final = ("daytime", "weather", "isweekend", "homework")
+LEAST_ROWS: Final = 6
+SOCKET_S: Final = 5.0
+CONNECT_S: Final = 8.0
+TOTAL_S: Final = 60.0
+
+
+class Unavailable(DataError):
+    """A published file that is not here and cannot be downloaded now."""
+
+
+def prepare_frappe(
+    folder: Path, source: Path, seed: int = 1, test_negatives: int = 99, force: bool = False
+) -> PreparedFolder:
+    """Prepare Frappe from its zip, or from a folder that contains the zip."""
+    source = source / ZIP if source.is_dir() else source
+    recipe = Recipe(
+        "frappe", describe_source([source]), {"seed": seed, "test_negatives": test_negatives}
+    )
+    real = recipe.source["sha256"] == SHA256
+    title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
+
+    def fill(into: Path) -> SplitCounts:
+        return leave_one_out(into, read_frappe(source), seed, test_negatives)
+
+    return write_prepared(folder, recipe, title, fill, force)
+
+
+def prepare_frappe_or_synthetic(
+    folder: Path, seed: int, test_negatives: int, force: bool, report: Report, url: str = URL
+) -> tuple[PreparedFolder, str | None]:
+    """Prepare Frappe; if it is unavailable, synthetic data of its shape, with the reason.
+
+    Real data in the folder is kept if Frappe is unavailable, and replaces synthetic data if not.
+    Raises DataError if the folder has another format, unless forced.
+    """
+    present = None
+    with suppress(DataError):  # writing there reports the error
+        present = read_outline(folder)
+    try:
+        source = find_zip(report, url)
+    except Unavailable as error:
+        if present and present.dataset == "frappe" and not force:
+            if present.format_version != FORMAT_VERSION:
+                advice = f"Replace it with --force; {error}"
+                raise wrong_format_error(folder, present, advice) from None
+            return PreparedFolder(load_prepared(folder).manifest, "already there"), str(error)
+        made = prepare_synthetic_like(folder, "frappe", seed, test_negatives, force, report)
+        return made, str(error)
+    is_synthetic = present is not None and present.options.get("like") == "frappe"
+    return prepare_frappe(folder, source, seed, test_negatives, force or is_synthetic), None
+
+
+def cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "hpcncf"
+
+
+def find_zip(report: Report, url: str = URL) -> Path:
+    """The zip in HPCNCF_DATA or the cache, else downloaded into the cache.
+
+    Raises Unavailable naming the folders that were searched, and what to do.
+    """
+    given = os.environ.get("HPCNCF_DATA")
+    folders = [*([Path(given)] if given else []), cache_folder()]
+    for folder in folders:
+        if (folder / ZIP).is_file():
+            return folder / ZIP
+    report(f"downloading {url}")
+    try:
+        download(url, SHA256, cache_folder() / ZIP)
+    except Unavailable as error:
+        searched = " nor in ".join(str(folder) for folder in folders)
+        raise Unavailable(
+            f"{ZIP}: not in {searched}, and {error}. Download it by other means and give it "
+            "with --source FILE, or set HPCNCF_DATA to its folder; --or-synthetic generates data "
+            "of its shape instead"
+        ) from None
+    return cache_folder() / ZIP
+
+
+def download(url: str, sha256: str, to: Path) -> None:
+    """Download a published file, complete or not at all. Raises Unavailable with the reason."""
+    try:
+        content = _read(_connect(url), time.monotonic() + TOTAL_S)
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unavailable(f"{url}: cannot be downloaded: {error}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise Unavailable(f"{url}: not the published file: SHA-256 {found}, expected {sha256}")
+    partial = to.with_name(f".{to.name}.{token_hex(4)}")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_bytes(content)
+            partial.replace(to)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(f"{to}: cannot be written: {error.strerror}") from None
+
+
+def _connect(url: str) -> HTTPResponse:
+    """The opened URL. In a thread, since looking up a host's name has no timeout."""
+    answers: Queue[Any] = Queue()
+
+    def connect() -> None:
+        try:
+            answers.put(urlopen(url, timeout=SOCKET_S))
+        except (OSError, HTTPException, ValueError) as error:
+            answers.put(error)
+
+    Thread(target=connect, daemon=True).start()
+    try:
+        answer = answers.get(timeout=CONNECT_S)
+    except Empty:
+        raise TimeoutError(f"no connection within {CONNECT_S:g} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    response: HTTPResponse = answer
+    return response
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    parts = []
+    with response:
+        while part := response.read(1 << 16):
+            parts.append(part)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not done within {TOTAL_S:g} s")
+    return b"".join(parts)
+
+
+def read_frappe(source: Path) -> Rows:
+    """The kept rows of the zip, in the order of `frappe.csv`."""
+    names = ["user", "item", "cnt", *CATEGORIES]
+    users, items, counts = [], [], []
+    categories: list[list[str]] = []
+    for where, (user, item, count, *rest) in _read_member(source, "frappe.csv", names):
+        users.append(parse_integer(user, where, "user"))
+        items.append(parse_integer(item, where, "item"))
+        counts.append(parse_integer(count, where, "cnt", least=1))
+        categories.append(rest)
+    if not users:
+        raise DataError(f"{source}: frappe.csv has no rows")
+    rated = [
+        parse_integer(item, where, "item")
+        for where, (item, rating) in _read_member(source, "meta.csv", ["item", "rating"])
+        if is_number(rating)
+    ]
+    kept = _kept_rows(np.array(users), np.array(items), np.array(rated, dtype=np.int64))
+    if not len(kept):
+        raise DataError(
+            f"{source}: no row is left: every user or item has fewer than {LEAST_ROWS} rows, "
+            "or no app has a numeric rating"
+        )
+    context, columns = _context(np.array(counts)[kept], np.array(categories)[kept])
+    return number_rows(np.array(users)[kept], np.array(items)[kept], context, columns)
+
+
+def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, list[str]]]:
+    try:
+        with zipfile.ZipFile(source) as archive:
+            found = [name for name in archive.namelist() if Path(name).name == member]
+            if not found:
+                raise DataError(f"{source}: no {member} inside. Give Frappe's {ZIP}")
+            with archive.open(found[0]) as raw:
+                return list(read_csv_rows(raw, f"{source}/{member}", columns, "\t"))
+    # RuntimeError: encrypted; NotImplementedError: a compression that Python cannot read.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(f"{source}: not a readable zip file: {error}") from None
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror}") from None
+
+
+def _kept_rows(
+    users: NDArray[np.int64], items: NDArray[np.int64], rated: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    kept = np.arange(len(users))
+    before = -1
+    while len(kept) != before:
+        before = len(kept)
+        for column in (items, users):
+            _, which, counts = np.unique(column[kept], return_inverse=True, return_counts=True)
+            kept = kept[counts[which] >= LEAST_ROWS]
+    return kept[np.isin(items[kept], rated)]
+
+
+def _context(
+    counts: NDArray[np.int64], categories: NDArray[Any]
+) -> tuple[NDArray[np.float32], list[str]]:
+    logs = np.log10(counts + 1.0)
+    spread = np.ptp(logs)
+    scaled = (logs - logs.min()) / spread if spread else np.zeros_like(logs)
+    blocks, columns = [scaled.astype(np.float32)[:, None]], ["log10(cnt + 1)"]
+    for at, name in enumerate(CATEGORIES):
+        distinct, which = np.unique(categories[:, at], return_inverse=True)
+        one_hot = np.zeros((len(counts), len(distinct)), dtype=np.float32)
+        one_hot[np.arange(len(counts)), which] = 1
+        blocks.append(one_hot)
+        columns += [f"{name}={value}" for value in distinct]
+    return np.concatenate(blocks, axis=1), columns
+
+
+SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
+
+
+def prepare_movielens(
+    folder: Path,
+    source: Path,
+    seed: int = 1,
+    test_negatives: int = 99,
+    force: bool = False,
+    report: Report = lambda _: None,
+) -> PreparedFolder:
+    """Prepare a ratings file, or the one in a folder."""
+    if source.is_dir():
+        found = [source / name for name in SEPARATORS if (source / name).is_file()]
+        if not found:
+            raise WrongRequest(f"{source}: contains neither {' nor '.join(SEPARATORS)}")
+        source = found[0]
+    options = {"seed": seed, "test_negatives": test_negatives}
+    recipe = Recipe("movielens", describe_source([source]), options)
+
+    def fill(into: Path) -> SplitCounts:
+        with spool_rows(into, source, read_ratings(source, report)) as rows:
+            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
+
+    return write_prepared(folder, recipe, f"MovieLens {source.name}", fill, force)
+
+
+def read_ratings(source: Path, report: Report) -> Iterator[Block]:
+    """The ratings, a block at a time, with their times in seconds since 1970.
+
+    Raises DataError with the line of the first broken one.
+    """
+    separator = SEPARATORS.get(source.name, "::" if source.suffix == ".dat" else "\t")
+    ratings = (_parse_rating(where, line, separator) for where, line in read_lines(source))
+    count = 0
+    while some := list(islice(ratings, ROWS_AT_ONCE)):
+        users, items, seconds = (list(each) for each in zip(*some, strict=True))
+        times = np.array(seconds, dtype=np.int64)
+        yield Block(users, items, {}, times, lambda _: str(source))
+        count += len(some)
+        report(f"reading {source}: {count:,} ratings")
+
+
+def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
+    """User, item and time."""
+    fields = line.split(separator)
+    if len(fields) != 4:
+        spelled = separator.replace("\t", "TAB")
+        raise DataError(
+            f"{where}: expected user{spelled}item{spelled}rating{spelled}time, came {line[:80]!r}"
+        )
+    if not is_number(fields[2]):
+        raise DataError(f"{where}: rating: expected a number, came {fields[2]!r}")
+    return (
+        parse_integer(fields[0], where, "user"),
+        parse_integer(fields[1], where, "item"),
+        parse_integer(fields[3], where, "time"),
+    )
+
+
+PARTS: Final = ("review", "business", "user")
+# First month and day of each season.
+SEASONS: Final = (((3, 20), "spring"), ((6, 21), "summer"), ((9, 22), "fall"), ((12, 21), "winter"))
+# First hour of each part of the day.
+DAYTIMES: Final = (
+    (5, "sunrise"),
+    (7, "morning"),
+    (12, "noon"),
+    (14, "afternoon"),
+    (17, "evening"),
+    (20, "night"),
+)
+NUMBERS: Final = (
+    "weekend",
+    "week_sin",
+    "week_cos",
+    "latitude",
+    "longitude",
+    "friends",
+    "elite_years",
+    "seniority",
+)
+_UNKNOWN_USER: Final = (0.0, 0.0, 0)
+
+
+def prepare_yelp(
+    folder: Path,
+    source: Path,
+    seed: int = 1,
+    test_negatives: int = 99,
+    force: bool = False,
+    report: Report = lambda _: None,
+) -> PreparedFolder:
+    """Prepare the folder of `yelp_academic_dataset_{review,business,user}.json`, or of the same
+    names without their beginning."""
+    files = {part: _find(source, part) for part in PARTS}
+    options = {"seed": seed, "test_negatives": test_negatives}
+    report(f"reading the checksums of {source}")
+    recipe = Recipe("yelp", describe_source(files.values()), options)
+
+    def fill(into: Path) -> SplitCounts:
+        with spool_rows(into, files["review"], read_reviews(files, report)) as rows:
+            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
+
+    return write_prepared(folder, recipe, "Yelp reviews", fill, force)
+
+
+def _find(source: Path, part: str) -> Path:
+    names = (f"yelp_academic_dataset_{part}.json", f"{part}.json")
+    for name in names:
+        if (source / name).is_file():
+            return source / name
+    raise WrongRequest(f"{source}: contains neither {' nor '.join(names)}")
+
+
+def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[Block]:
+    """The reviews with their context, a block at a time.
+
+    Memory holds two numbers of each business and three of each user. Raises DataError with the
+    line of the first broken row.
+    """
+    places = {
+        _text(row, "business_id", where): (
+            _number(row, "latitude", where) / 90,
+            _number(row, "longitude", where) / 180,
+        )
+        for where, row in _rows(files["business"], report)
+    }
+    people = {
+        _text(row, "user_id", where): _user(row, where)
+        for where, row in _rows(files["user"], report)
+    }
+    rows = _rows(files["review"], report)
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        users, items, seasons, daytimes, numbers, times = [], [], [], [], [], []
+        for where, row in some:
+            user, item = _text(row, "user_id", where), _text(row, "business_id", where)
+            if item not in places:
+                raise DataError(f"{where}: business_id: {item} is not in {files['business'].name}")
+            at = _date(row, "date", where)
+            friends, elite, since = people.get(user, _UNKNOWN_USER)
+            week = 2 * math.pi * at.isocalendar().week / 53
+            users.append(user)
+            items.append(item)
+            seasons.append(_season(at))
+            daytimes.append(_daytime(at))
+            seniority = (at.year - since) / 20 if since else 0.0
+            weekend = float(at.weekday() >= 5)
+            person = (friends, elite, seniority)
+            numbers.append((weekend, math.sin(week), math.cos(week), *places[item], *person))
+            times.append(int(at.timestamp()))
+        table = np.array(numbers, dtype=np.float64)
+        context: dict[str, Any] = {"season": seasons, "daytime": daytimes}
+        context |= {name: table[:, at] for at, name in enumerate(NUMBERS)}
+        wheres = [where for where, _ in some]
+        yield Block(users, items, context, np.array(times, dtype=np.int64), wheres.__getitem__)
+
+
+def _rows(file: Path, report: Report) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, (where, line) in enumerate(read_lines(file)):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: expected an object, came {line[:80]!r}")
+        if number % 10_000 == 0:
+            report(f"reading {file}: {number:,} rows")
+        yield where, row
+
+
+def _user(row: Mapping[str, Any], where: str) -> tuple[float, float, int]:
+    """Friends, years as elite, and the year of the first day."""
+    friends = _list(row.get("friends"))
+    # A set, because Yelp's file writes the year 2020 as `20,20`.
+    elite = {str(year).strip() for year in _list(row.get("elite"))}
+    since = _date(row, "yelping_since", where).year
+    return math.log1p(len(friends)) / 10, len(elite) / 20, since
+
+
+def _list(value: Any) -> list[Any]:
+    """Earlier releases have lists, later ones text with commas; no friends are `None`."""
+    if isinstance(value, str):
+        return [each for each in value.split(",") if each.strip() not in ("", "None")]
+    return value if isinstance(value, list) else []
+
+
+def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{where}: {key}: expected text, came {value!r:.80}")
+    return value
+
+
+def _number(row: Mapping[str, Any], key: str, where: str) -> float:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{where}: {key}: expected a number, came {value!r:.80}")
+    return float(value)
+
+
+def _date(row: Mapping[str, Any], key: str, where: str) -> datetime:
+    value = row.get(key)
+    try:
+        return datetime.fromisoformat(str(value)).replace(tzinfo=UTC)
+    except ValueError:
+        raise DataError(
+            f"{where}: {key}: expected a date such as 2018-07-07 22:09:11, came {value!r:.80}"
+        ) from None
+
+
+def _season(at: datetime) -> str:
+    return next(
+        (name for begin, name in reversed(SEASONS) if (at.month, at.day) >= begin), "winter"
+    )
+
+
+def _daytime(at: datetime) -> str:
+    return next((name for hour, name in reversed(DAYTIMES) if at.hour >= hour), "night")
+
+
+ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
+
+
+def prepare_ncf_files(folder: Path, source: Path, force: bool = False) -> PreparedFolder:
+    """Prepare the three files of a folder, or those that begin with `source`."""
+    files = _find_files(source)
+    name = files[0].name.removesuffix(ENDINGS[0])
+    recipe = Recipe("ncf", describe_source(files), {})
+    return write_prepared(
+        folder,
+        recipe,
+        f"NCF files {name}",
+        lambda into: write_split(into, read_ncf_files(files)),
+        force,
+    )
+
+
+def _find_files(source: Path) -> list[Path]:
+    if source.is_dir():
+        found = sorted(source.glob(f"*{ENDINGS[0]}"))
+        if len(found) != 1:
+            names = ", ".join(path.name for path in found) or "none"
+            raise WrongRequest(
+                f"{source}: expected one *{ENDINGS[0]}, came {names}. "
+                "Give the path up to the data set's name, as in --source Data/ml-1m"
+            )
+        source = found[0]
+    stem = next((source.name[: -len(end)] for end in ENDINGS if source.name.endswith(end)), None)
+    return [source.with_name((stem or source.name) + ending) for ending in ENDINGS]
+
+
+def read_ncf_files(files: list[Path]) -> Split:
+    train, test = _read_pairs(files[0]), _read_pairs(files[1])
+    negatives = _read_negatives(files[2], files[1], test)
+    user_names = np.unique(np.concatenate([train[:, 0], test[:, 0]]))
+    item_names = np.unique(np.concatenate([train[:, 1], test[:, 1], negatives.ravel()]))
+
+    def rows(pairs: Int64s) -> Rows:
+        return Rows(
+            np.searchsorted(user_names, pairs[:, 0]).astype(np.int32),
+            np.searchsorted(item_names, pairs[:, 1]).astype(np.int32),
+            np.empty((len(pairs), 0), dtype=np.float32),
+            [],
+            user_names,
+            len(item_names),
+        )
+
+    numbers = np.searchsorted(item_names, negatives).astype(np.int32)
+    return Split(rows(train), rows(test), numbers)
+
+
+def _read_pairs(path: Path) -> Int64s:
+    """[rows, 2]: user and item; rating and time are not used."""
+    pairs = []
+    for where, line in read_lines(path):
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise DataError(
+                f"{where}: expected user, item, rating, time separated by tabs, came {line[:80]!r}"
+            )
+        user = parse_integer(fields[0], where, "user")
+        pairs.append((user, parse_integer(fields[1], where, "item")))
+    if not pairs:
+        raise DataError(f"{path}: has no rows")
+    return np.array(pairs, dtype=np.int64)
+
+
+def _read_negatives(path: Path, test_file: Path, test: Int64s) -> Int64s:
+    rows: list[list[int]] = []
+    for where, line in read_lines(path):
+        pair, *fields = line.rstrip("\t").split("\t")
+        if len(rows) == len(test):
+            raise DataError(f"{where}: more rows than the {len(test)} of {test_file.name}")
+        expected = "({},{})".format(*test[len(rows)])
+        if pair.replace(" ", "") != expected:
+            raise DataError(
+                f"{where}: expected {expected}, the pair of {test_file.name}, came {pair!r}"
+            )
+        if not fields or (rows and len(fields) != len(rows[0])):
+            wanted = len(rows[0]) if rows else "one or more"
+            raise DataError(f"{where}: expected {wanted} negatives, came {len(fields)}")
+        rows.append([parse_integer(field, where, "negative") for field in fields])
+    if len(rows) != len(test):
+        raise DataError(f"{path}: {len(rows)} rows, but {test_file.name} has {len(test)}")
+    return np.array(rows, dtype=np.int64)

@@ -1,1 +1,0 @@
-"""How ranks stay one model."""
