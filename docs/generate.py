@@ -14,8 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpcncf import cli
-from hpcncf.job.command import Program, Remedies
-from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training
+from hpcncf.job.spec import Data, JobSpec, Model, Program, Remedies, Resources, Training
 from hpcncf.records.schema import (
     Batches,
     Claim,

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hpcncf.job.command import Program
 from hpcncf.job.plan import Plan, Run, expand_job
-from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import (

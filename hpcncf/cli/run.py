@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.job.command import Remedies
+    from hpcncf.job.spec import Remedies
     from hpcncf.worker.child_process import CannotStart, shell_code
     from hpcncf.worker.record_command import record
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.collect.resource_columns import mean
-from hpcncf.job.command import Remedies
+from hpcncf.job.spec import Remedies
 from hpcncf.monitor.sampler import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
 

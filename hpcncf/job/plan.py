@@ -15,25 +15,24 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
-from hpcncf.job.command import (
-    Parameters,
-    Program,
-    Remedies,
-    Workload,
-    build_command,
-    find_placeholder_problem,
-    placeholder_values,
-)
-from hpcncf.job.settings import Settings, error_location
 from hpcncf.job.spec import (
     PAPER_DATASETS,
     PAPER_STD,
     Data,
     JobSpec,
     Model,
+    Parameters,
+    Program,
+    Remedies,
     Resources,
+    Settings,
     Training,
+    Workload,
     apply_point,
+    build_command,
+    error_location,
+    find_placeholder_problem,
+    placeholder_values,
 )
 from hpcncf.job.validate import (
     memory_conflicts,

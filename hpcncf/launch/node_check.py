@@ -16,9 +16,8 @@ from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.command import Program
 from hpcncf.job.plan import Run
-from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.launch.arrays import raise_refusals
 from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.ncf.data.manifest import content_key

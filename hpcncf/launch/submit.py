@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.command import Program
-from hpcncf.job.load import validate_settings
+from hpcncf.job.load import parse_yaml, validate_settings
 from hpcncf.job.plan import Plan, Run
-from hpcncf.job.settings import parse_yaml
-from hpcncf.job.spec import Data, JobSpec, Resources
+from hpcncf.job.spec import Data, JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
 from hpcncf.launch.arrays import Delivery, queued, send_arrays
 from hpcncf.launch.recover import recover_arrays

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hpcncf.job.command import Remedies
+from hpcncf.job.spec import Remedies
 
 FOLDER: Final = "HPCNCF_PROBE"
 REMEDIES: Final = "HPCNCF_WITH"

@@ -13,10 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.command import Program
+from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Plan, Run, merge_plans
-from hpcncf.job.settings import YamlLoader
-from hpcncf.job.spec import JobSpec
+from hpcncf.job.spec import JobSpec, Program
 from hpcncf.paths import ResultPaths, make_folder, open_lock
 from hpcncf.records.schema import RecordError, read_regular, write_text
 

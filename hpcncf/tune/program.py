@@ -17,9 +17,8 @@ from statistics import median
 from typing import Any, Final
 
 from hpcncf.errors import UsageError
-from hpcncf.job.command import Program, Remedies
 from hpcncf.job.plan import Plan, Run
-from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.job.spec import JobSpec, Program, Remedies, Resources
 from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan

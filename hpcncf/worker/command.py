@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.command import Program, build_command, placeholder_values
 from hpcncf.job.plan import Run
+from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.monitor.sampler import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder

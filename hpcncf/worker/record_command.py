@@ -14,9 +14,8 @@ from typing import Any, Final, Literal, TypeVar
 import psutil
 
 from hpcncf.errors import signal_name
-from hpcncf.job.command import Program, Remedies
 from hpcncf.job.plan import Run, hash_identity
-from hpcncf.job.spec import Resources
+from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder

@@ -16,9 +16,7 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors", "hpcncf.paths"},
     {
-        "hpcncf.job.settings",
         "hpcncf.job.spec",
-        "hpcncf.job.command",
         "hpcncf.job.validate",
         "hpcncf.ncf.sampling",
     },
@@ -142,7 +140,6 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     pure = (
         "job.spec",
         "job.validate",
-        "job.command",
         "job.plan",
         "slurm.states",
     )

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
+from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Run
-from hpcncf.job.settings import YamlLoader
 from hpcncf.launch.submit import submit
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths

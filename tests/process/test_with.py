@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcncf.job.command import Remedies
+from hpcncf.job.spec import Remedies
 from hpcncf.probe.launch import observed
 from hpcncf.probe.read import read_profiles
 

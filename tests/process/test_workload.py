@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.command import (
+from hpcncf.job.load import build_plan, load_job
+from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
+from hpcncf.job.spec import (
+    JobSpec,
     Program,
     build_command,
     fill_placeholders,
     placeholder_names,
     placeholder_values,
 )
-from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
-from hpcncf.job.spec import JobSpec
 from hpcncf.worker.record_command import planned
 
 PLAIN = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.settings import parse_yaml
+from hpcncf.job.load import build_plan, load_job, parse_yaml
 from hpcncf.job.spec import JobSpec
 
 MINIMAL = "name: a\ndata: {path: d}\n"

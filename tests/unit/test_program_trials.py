@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.job.command import Remedies
+from hpcncf.job.spec import Remedies
 from hpcncf.tune import program
 from hpcncf.tune.program import Seen, Setup, State, Tuning
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcncf.errors import UsageError
-from hpcncf.job.command import Remedies
 from hpcncf.job.plan import expand_job
-from hpcncf.job.spec import JobSpec
+from hpcncf.job.spec import JobSpec, Remedies
 
 TEXT = (
     "rowwise,threads=1,workers=2,persistent_workers,prefetch_factor=4,pin_memory,fused,omp=passive"

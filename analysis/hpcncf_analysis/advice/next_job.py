@@ -15,10 +15,9 @@ import yaml
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.command import Program
 from hpcncf.job.load import apply_override, build_plan, load_job
 from hpcncf.job.plan import Run, configuration_id, expand_job
-from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper, read_plan

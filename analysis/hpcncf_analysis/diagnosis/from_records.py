@@ -15,8 +15,7 @@ from hpcncf.collect.training_columns import (
     others_cores,
     ratio,
 )
-from hpcncf.job.settings import Settings
-from hpcncf.job.spec import Resources, Training
+from hpcncf.job.spec import Resources, Settings, Training
 from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
 from hpcncf_analysis.diagnosis.rules_cores import mean_gpus
