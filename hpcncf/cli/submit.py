@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.launch.submit import check, choose_cluster, limits_of, seen_by_slurm, submit
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import leave_plan
-    from hpcncf.slurm import cluster_info
+    from hpcncf.slurm import preflight
     from hpcncf.slurm.preflight import Limits
     from hpcncf.slurm.site import anchored
 
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         _check_node(args, paths, job, plan, cluster)
     elif (
         cluster == "slurm"
-        and (doubt := cluster_info.doubt(paths.folder))
+        and (doubt := preflight.unshared_folder_warning(paths.folder))
         and not seen_by_slurm(paths, plan)
     ):
         print(f"hpcncf: {doubt}", file=sys.stderr)
@@ -184,7 +184,7 @@ def report_submission(
     """
     from hpcncf.cli.wait import wait
     from hpcncf.launch import submit as launch
-    from hpcncf.launch.final_report import report
+    from hpcncf.worker.task import write_report
 
     refused = {each.run.id: each.reason for each in launched.left_out("refused")}
     for line in launch.describe_refusals(refused):
@@ -204,7 +204,7 @@ def report_submission(
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             launch.debug(paths, launched.runs, launched.again)
             if args.report:
-                report(str(paths.folder))
+                write_report(str(paths.folder))
     waited = args.wait or cluster == "debug"
     incomplete = 3 * (len(launched.left_out("active")) < len(launched.not_submitted))
     if waited:

@@ -1,9 +1,10 @@
-"""Submit runs as job arrays, as many as Slurm has room for."""
+"""Submit runs as job arrays, as many as Slurm has room for; record those of a killed submitter."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import signal
 from collections import defaultdict
@@ -16,21 +17,20 @@ from typing import Any, Final
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run, batched, packs_by_resources
 from hpcncf.job.spec import JobSpec, Resources
-from hpcncf.launch.final_report import report
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import read_record, write_record
-from hpcncf.records.submissions import Submission, SubmittedJob, user
+from hpcncf.records.claims import is_same_process
+from hpcncf.records.schema import RecordError, read_record, write_record
+from hpcncf.records.submissions import Submission, SubmittedJob, files, read_submissions, user
 from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import query_jobs, run_query
 from hpcncf.slurm.site import Site, load_sites
-from hpcncf.worker.task import work
+from hpcncf.worker.task import work, write_report
 
 # Slurm's default MaxArraySize. It limits the index, so an array has at most as many elements.
 USUAL_ARRAY: Final = 1001
 ASSOCIATION: Final = ("account", "partition", "maxsubmitjobs", "defaultqos")
 QOS: Final = ("name", "maxsubmitjobsperuser")
-QUEUE: Final = "%a|%q"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Quota:
 def query_quota(site: Site) -> Quota:
     """Ask this cluster, in at most five calls; an unanswered question sets no limit."""
     config = parse_config(_answer("scontrol", "show", "config"))
-    queue = _answer("squeue", "--noheader", "--array", f"--user={user()}", f"--format={QUEUE}")
+    queue = _answer("squeue", "--noheader", "--array", f"--user={user()}", "--format=%a|%q")
     bounds = []
     if most := config.get("MaxJobCount", ""):
         # Other users' jobs count too, but listing them all would burden the cluster.
@@ -257,7 +257,7 @@ class ArraySender:
             executor.update_parameters(
                 job_name=f"{self.job.name}-report", dependency=":".join(["afterany", *masters])
             )
-            accepted = self._call(lambda: executor.submit(report, str(self.paths.folder)))
+            accepted = self._call(lambda: executor.submit(write_report, str(self.paths.folder)))
             update = {"report_job": accepted.job_id}
             write_record(self.file, submission.model_copy(update=update))
 
@@ -308,3 +308,67 @@ def raise_refusals() -> Iterator[None]:
             f"Slurm refused the job: {reason}; solve that, or run on this machine with "
             "--cluster local"
         ) from None
+
+
+def recover_arrays(paths: ResultPaths) -> None:
+    """Record the arrays that Slurm accepted; cancel those whose tasks lack their input files.
+
+    Call it while the results are locked: an array that is being sent is no orphan.
+    """
+    for file, submission in _broken_submissions(paths):
+        for array in _orphans(paths):
+            jobs = _complete_jobs(paths, array, submission.sending)
+            if jobs:
+                update = {"jobs": [*submission.jobs, *jobs], "sending": []}
+                submission = submission.model_copy(update=update)
+            else:
+                query.cancel([array])
+        write_record(file, submission.model_copy(update={"sending": []}))
+
+
+def _broken_submissions(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
+    """This user's submissions from this machine whose process was killed while sending."""
+    if not any(submission.sending for submission in read_submissions(paths).submissions):
+        return
+    for file in files(paths):
+        try:
+            one = read_record(file, Submission)
+        except RecordError:
+            continue
+        ended = not is_same_process(one.submitter_pid, one.submitter_started)
+        if one.sending and (one.user, one.host) == (user(), os.uname().nodename) and ended:
+            yield file, one
+
+
+def _orphans(paths: ResultPaths) -> list[str]:
+    """Queued arrays of this folder that no submission lists.
+
+    Raises HpcncfError if Slurm does not answer: its arrays could then be sent a second time.
+    """
+    submissions = read_submissions(paths).submissions
+    known = set(query.masters(job.id for one in submissions for job in one.jobs))
+    known |= {one.report_job for one in submissions if one.report_job}
+    problems = list[str]()
+    # The array's id, and submitit's script for it, in the user's own folder.
+    command = ["squeue", "--noheader", f"--user={user()}", "--format=%F|%o"]
+    text = run_query(command, problems)
+    if problems:
+        raise HpcncfError(
+            f"{problems[0]}. An earlier submission was interrupted while it sent an array, and "
+            "Slurm may have accepted it. Submit again when Slurm answers."
+        )
+    folder = f"{paths.submitit(user())}{os.sep}"
+    rows = (line.strip().partition("|") for line in text.splitlines())
+    arrays = dict.fromkeys(array for array, _, script in rows if script.startswith(folder))
+    return [array for array in arrays if array not in known]
+
+
+def _complete_jobs(paths: ResultPaths, array: str, tasks: list[list[str]]) -> list[SubmittedJob]:
+    """The array's jobs if submitit's file for each task exists, else none."""
+    names = [f"{array}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [array]
+    logs = paths.submitit(user())
+    complete = all((logs / f"{job}_submitted.pkl").exists() for job in names)
+    larger = (logs / f"{array}_{len(tasks)}_submitted.pkl").exists()
+    if not complete or larger or not tasks:
+        return []
+    return [SubmittedJob(id=job, runs=runs) for job, runs in zip(names, tasks, strict=True)]

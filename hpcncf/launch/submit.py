@@ -14,8 +14,7 @@ from hpcncf.job.load import parse_yaml, validate_settings
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import Data, JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
-from hpcncf.launch.arrays import Delivery, queued, send_arrays
-from hpcncf.launch.recover import recover_arrays
+from hpcncf.launch.arrays import Delivery, queued, recover_arrays, send_arrays
 from hpcncf.launch.retry import with_resources
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine

@@ -17,7 +17,6 @@ from typing import Final
 from hpcncf.job import plan
 from hpcncf.job.plan import Run
 from hpcncf.launch.cancel import CancelCheck
-from hpcncf.launch.final_report import report
 from hpcncf.local import machine, processes
 from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.monitor import node
@@ -30,6 +29,7 @@ from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.worker.pinning import in_order
+from hpcncf.worker.task import write_report
 
 # Of PYTHONSAFEPATH, where it is ours and not the user's: any value has Python's -P.
 SAFE: Final = "hpcncf"
@@ -81,7 +81,7 @@ def work(results: str, name: str) -> None:
             if unfinished:
                 execute(paths, unfinished, submission.over, should_stop)
         if ours and submission.report and not all_stopped():
-            report(results)
+            write_report(results)
 
 
 def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:

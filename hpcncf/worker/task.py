@@ -242,3 +242,15 @@ def _wait(
     while (code := child.poll()) is None and time.monotonic() < deadline and not cancelled():
         time.sleep(POLL_S)
     return code
+
+
+def write_report(results: str) -> None:
+    """Collect and report when all runs of a submission have ended.
+
+    Raises SystemExit if no report can be written; an incomplete job gets one, too.
+    """
+    for verb in ("collect", "report"):
+        command = [sys.executable, "-P", "-m", "hpcncf", verb, results]
+        code = subprocess.run(command, cwd=Path(results), check=False).returncode
+        if code not in (0, 3):
+            raise SystemExit(code)

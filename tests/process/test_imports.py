@@ -29,7 +29,6 @@ LAYERS: list[set[str]] = [
     {"hpcncf.state", "hpcncf.local"},
     {
         "hpcncf.launch.cancel",
-        "hpcncf.launch.final_report",
         "hpcncf.worker.attempt",
         "hpcncf.worker.command",
         "hpcncf.worker.recorder",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.slurm.cluster_info import doubt, file_system
+from hpcncf.slurm.preflight import file_system, unshared_folder_warning
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:21 / /dev/shm rw - tmpfs tmpfs rw
@@ -47,10 +47,10 @@ def test_only_what_no_other_machine_sees_is_doubted(
     tmp_path: Path, folder: str, doubtful: bool
 ) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    said = doubt(Path(folder), tmp_path / "mountinfo")
+    said = unshared_folder_warning(Path(folder), tmp_path / "mountinfo")
     assert (said is not None) is doubtful
     assert said is None or "--check-node" in said
 
 
 def test_where_mounts_are_not_told_nothing_is_doubted(tmp_path: Path) -> None:
-    assert doubt(Path("/tmp"), tmp_path / "gone") is None
+    assert unshared_folder_warning(Path("/tmp"), tmp_path / "gone") is None

@@ -14,15 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.job.spec import Resources
-from hpcncf.slurm import cluster_info, preflight
-from hpcncf.slurm.cluster_info import Capacity, Partition
-from hpcncf.slurm.preflight import Limits, has_features
+from hpcncf.slurm import preflight
+from hpcncf.slurm.preflight import Capacity, Limits, Partition, has_features
 from hpcncf.slurm.site import Site
 
 DATA = Path(__file__).parents[1] / "data"
 KNOWN = Capacity(
-    partitions=cluster_info.partitions((DATA / "scontrol_partitions.txt").read_text()),
-    nodes=cluster_info.nodes((DATA / "scontrol_nodes.txt").read_text()),
+    partitions=preflight.parse_partitions((DATA / "scontrol_partitions.txt").read_text()),
+    nodes=preflight.parse_nodes((DATA / "scontrol_nodes.txt").read_text()),
 )
 
 
@@ -60,7 +59,7 @@ def test_cores_kept_for_daemons_nodes_to_come_and_reasons_do_not_mislead() -> No
         "Reason=bad CPUTot=1 RealMemory=9\n"
         "NodeName=b CPUTot=64 State=FUTURE Partitions=p\n"
     )
-    (node,) = cluster_info.nodes(text)
+    (node,) = preflight.parse_nodes(text)
     assert (node.cpus, node.gpus, node.mem_mib) == (60, 4, 500)
     assert node.features == {"intel", "a100"}
 
@@ -70,7 +69,7 @@ def test_cores_kept_for_daemons_nodes_to_come_and_reasons_do_not_mislead() -> No
     [("(null)", 0), ("gpu:1", 1), ("gpu", 1), ("gpu:a100:4(S:0-1),gpu:v100:2", 6), ("nvme:3", 0)],
 )
 def test_gpus_are_counted_over_their_types(gres: str, number: int) -> None:
-    assert cluster_info.gpus(gres) == number
+    assert preflight.parse_gpus(gres) == number
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_gpus_are_counted_over_their_types(gres: str, number: int) -> None:
     [("01:00:00", 60), ("1-12:00:00", 2160), ("05:30", 5), ("UNLIMITED", None), ("NONE", None)],
 )
 def test_slurms_times_are_minutes(time: str, minutes: int | None) -> None:
-    assert cluster_info.minutes(time) == minutes
+    assert preflight.parse_minutes(time) == minutes
 
 
 def test_what_fits_is_not_refused() -> None:
@@ -144,11 +143,11 @@ def test_without_a_default_a_partition_has_to_be_named() -> None:
     ],
 )
 def test_a_plugin_may_choose_the_partition(config: str, routed: bool) -> None:
-    assert cluster_info.routed(config) is routed
+    assert preflight.parse_routed(config) is routed
     known = replace(
         KNOWN, partitions=[partition("short", default=True), partition("cpu", default=False)]
     )
-    said = refusal(known=replace(known, routed=cluster_info.routed(config)), timeout_min=30)
+    said = refusal(known=replace(known, routed=preflight.parse_routed(config)), timeout_min=30)
     assert (said is None) is routed
 
 
@@ -188,7 +187,7 @@ def test_a_partition_has_rules_of_its_own(changes: dict[str, object], told: str 
 
 
 def qos(*flags: str, minutes: int | None = None) -> Capacity:
-    return replace(KNOWN, qos={"long": cluster_info.Qos(minutes, frozenset(flags))})
+    return replace(KNOWN, qos={"long": preflight.Qos(minutes, frozenset(flags))})
 
 
 def test_a_qos_has_a_limit_and_may_lift_the_partitions() -> None:
@@ -214,7 +213,7 @@ def test_a_qos_has_a_limit_and_may_lift_the_partitions() -> None:
 )  # fmt: skip
 def test_names_that_slurm_does_not_know_are_told(site: Site, told: str | None) -> None:
     known = replace(
-        qos(), accounts=frozenset({"lab"}), reservations=cluster_info.reservations(
+        qos(), accounts=frozenset({"lab"}), reservations=preflight.parse_reservations(
             "ReservationName=Spring StartTime=2026-11-21T16:52:59 Nodes=node3\n"
         ),
     )  # fmt: skip
@@ -307,6 +306,6 @@ def test_a_site_that_sends_its_jobs_elsewhere_is_not_held_to_this_cluster() -> N
 
 @given(st.text())
 def test_whatever_scontrol_prints_is_read(text: str) -> None:
-    for read in (cluster_info.partitions, cluster_info.nodes, cluster_info.reservations):
+    for read in (preflight.parse_partitions, preflight.parse_nodes, preflight.parse_reservations):
         assert read(f"PartitionName={text}\nNodeName={text}\nReservationName={text}") is not None
-    cluster_info.qos(text), cluster_info.accounts(text)
+    preflight.parse_qos(text), preflight.parse_accounts(text)

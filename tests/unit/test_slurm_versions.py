@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.slurm import cluster_info
+from hpcncf.slurm import preflight
 from hpcncf.slurm.query import merged, read_sacct, read_squeue
 
 RECORDED = sorted((Path(__file__).parents[1] / "data").glob("slurm-*"))
@@ -43,8 +43,8 @@ def test_squeue_alone_knows_how_jobs_ended(recorded: Path) -> None:
 
 
 def test_nodes_and_partitions_are_read(recorded: Path) -> None:
-    nodes = cluster_info.nodes((recorded / "scontrol_nodes.txt").read_text())
-    partitions = cluster_info.partitions((recorded / "scontrol_partitions.txt").read_text())
+    nodes = preflight.parse_nodes((recorded / "scontrol_nodes.txt").read_text())
+    partitions = preflight.parse_partitions((recorded / "scontrol_partitions.txt").read_text())
     assert len(nodes) == 4
     assert {node.cpus for node in nodes} == {2}
     assert {each.name for each in partitions} == {"cpu", "short", "gpu"}
