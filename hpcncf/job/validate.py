@@ -1,36 +1,24 @@
 """Refuse settings that exclude each other, and runs that cannot fit into memory.
 
-Each function returns one message per conflict: the setting, the reason, and what to change.
+Each message names the setting, the reason, and what to change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from hpcncf.job.spec import PAPER_STD, Model, Resources, Training
 
-REFERENCE_ONLY: Final = {
-    "accumulate": "its gradients are computed at once; a larger batch is mathematically the same",
-    "parallel": "it has no torch module to copy to several GPUs",
-    "bucket_mb": "it exchanges no DistributedDataParallel buckets",
-    "gradient_as_bucket_view": "it exchanges no DistributedDataParallel buckets",
-    "static_graph": "it builds no autograd graph",
-}
-"""Settings of engine reference -> why the other engines do not use them."""
-NOT_NATIVE: Final = {
-    "compile": "its forward and backward passes are already compiled",
-    "precision": "it computes in float32",
-    "tf32": "it runs on CPUs, which have no TF32",
-}
-"""Settings of engines reference and rowwise -> why engine native does not use them."""
 NATIVE_LAYERS: Final = 16
 """Most layers that engine native has room for."""
 WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
 LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
 COPY_SETTINGS: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
 DDP_SETTINGS: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
+REFERENCE_ONLY: Final = ("accumulate", "parallel", *DDP_SETTINGS)
 
 GIB: Final = 2**30
 FLOAT_BYTES: Final = 4
@@ -41,91 +29,445 @@ BATCHES_IN_USE: Final = 2
 """Batches of a DataLoader worker beside the prefetched ones: one being built, one in use."""
 SHARED_MEMORY_SHARE: Final = 0.5
 
-Rules = Iterable[tuple[bool, str]]
+
+TRAINING_DEFAULTS: Final = Training()
+MODEL_DEFAULTS: Final = Model()
+
+
+@dataclass(frozen=True)
+class Case:
+    """The settings that a rule reads, and what follows from them."""
+
+    r: Resources
+    t: Training = TRAINING_DEFAULTS
+    m: Model = MODEL_DEFAULTS
+
+    device = property(lambda self: self.t.device_for(self.r))
+    backend = property(lambda self: self.t.backend_for(self.r))
+    ranks = property(lambda self: self.r.world_size)
+    batch = property(lambda self: self.t.batch_over_ranks(self.ranks))
+    share = property(lambda self: self.batch // self.ranks)
+    workers = property(lambda self: self.t.num_workers * self.ranks)
+    gpu_ranks = property(lambda self: self.r.gpus_per_node * self.r.ranks_per_gpu)
+    depth = property(lambda self: len(self.m.layers))
+    by_rows = property(lambda self: self.t.engine != "reference")
+    """Whether the engine updates only the rows that a step reads."""
+    fetches = property(lambda self: self.t.loader in ("per_sample", "batched"))
+    """Whether a DataLoader brings the batches."""
+
+    @property
+    def packing(self) -> str:
+        return "mps" if self.r.mps else f"runs_per_{'gpu' if self.r.runs_per_gpu > 1 else 'node'}"
+
+    @property
+    def sharing(self) -> str:
+        """The setting by which a GPU is shared; empty if none is."""
+        names = ("runs_per_gpu", "ranks_per_gpu", "mps")
+        return next((name for name in names if is_given(self.r, name)), "")
+
+
+Rule = tuple[Callable[[Case], Any], str]
+"""Whether the settings conflict, and the message, with fields of the case in braces."""
+
+PLACEMENT: Final[tuple[Rule, ...]] = (
+    (
+        lambda c: c.r.packed and c.r.nodes > 1,
+        "resources.{c.packing} places whole runs on one node, but resources.nodes is {c.r.nodes}. "
+        "Set nodes to 1",
+    ),
+    (
+        lambda c: c.r.packed and c.r.launcher == "torchrun",
+        "resources.{c.packing} does not work with launcher torchrun, since hpcncf itself starts "
+        "the ranks of co-located runs. Use launcher srun",
+    ),
+    (
+        lambda c: c.sharing and not c.r.gpus_per_node,
+        "resources.{c.sharing} shares a GPU, but gpus_per_node is 0. Set gpus_per_node, or remove "
+        "{c.sharing}",
+    ),
+    (
+        lambda c: c.r.runs_per_node > 1 and c.r.runs_per_node % c.r.runs_per_gpu,
+        "resources.runs_per_node {c.r.runs_per_node} is not a multiple of runs_per_gpu "
+        "{c.r.runs_per_gpu}, so the last GPU would have fewer runs than the others. Change one of "
+        "the two",
+    ),
+    (
+        lambda c: c.r.ranks_per_gpu > 1 and c.r.gpus_per_node and c.r.tasks_per_node != c.gpu_ranks,
+        "resources.ranks_per_gpu {c.r.ranks_per_gpu} times gpus_per_node {c.r.gpus_per_node} is "
+        "{c.gpu_ranks} ranks on each node, but tasks_per_node is {c.r.tasks_per_node}. Make them "
+        "equal",
+    ),
+)
+
+TRAINING: Final[tuple[Rule, ...]] = (
+    # The device and its cores.
+    (
+        lambda c: c.device == "cuda" and not c.r.gpus_per_node,
+        "training.device cuda needs a GPU. Set resources.gpus_per_node",
+    ),
+    (
+        lambda c: c.backend == "nccl" and c.device == "cpu",
+        "training.backend nccl only transfers GPU memory. Use gloo with device cpu",
+    ),
+    (
+        lambda c: c.backend == "nccl" and c.r.tasks_per_node > c.r.gpus_per_node > 0,
+        "training.backend nccl refuses two ranks on one GPU, and tasks_per_node "
+        "{c.r.tasks_per_node} exceeds gpus_per_node {c.r.gpus_per_node}. Use backend gloo, or more "
+        "GPUs",
+    ),
+    (
+        lambda c: c.r.ranks_per_gpu > 1 and c.device == "cpu",
+        "resources.ranks_per_gpu {c.r.ranks_per_gpu} has no effect with training.device cpu. "
+        "Remove it, or use device cuda",
+    ),
+    (
+        lambda c: c.t.threads != "auto" and c.t.threads > c.r.cpus_per_task,
+        "training.threads {c.t.threads} exceeds resources.cpus_per_task {c.r.cpus_per_task}: "
+        "threads that share a core slow each other down. Request more cores, or use fewer threads",
+    ),
+    (
+        lambda c: c.batch < c.ranks,
+        "training.global_batch_size {c.batch} is less than the {c.ranks} ranks, some of which "
+        "would have no work in any step. Use a larger batch, or fewer ranks",
+    ),
+    # Engines and optimizers.
+    (
+        lambda c: c.t.engine == "native" and c.t.loader != "vectorized",
+        "training.loader {c.t.loader} is not for engine native, which draws the same instances "
+        "itself. Remove the loader",
+    ),
+    (
+        lambda c: c.t.engine == "native" and c.device == "cuda",
+        "training.engine native runs on CPUs only. Set training.device cpu, or use engine rowwise",
+    ),
+    (
+        lambda c: c.by_rows and c.t.sparse,
+        "training.sparse selects torch's gradient format, and engine {c.t.engine} never builds "
+        "gradients of whole tables. Remove it, or use engine reference",
+    ),
+    (
+        lambda c: c.t.adam != "default" and (c.by_rows or c.t.optimizer != "adam"),
+        "training.adam {c.t.adam} selects an implementation of Adam in engine reference, but this "
+        "run uses engine {c.t.engine} with optimizer {c.t.optimizer}. Remove it",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.sparse and c.t.optimizer == "adam",
+        "training.sparse does not work with optimizer adam, which updates every row in every "
+        "step. Use optimizer lazy_adam or sgd, or engine rowwise, which applies the missed "
+        "updates when it next reads a row",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.optimizer == "lazy_adam" and not c.t.sparse,
+        "training.optimizer lazy_adam is torch's SparseAdam in engine reference and needs sparse "
+        "gradients. Set sparse: true, or use engine rowwise",
+    ),
+    (
+        lambda c: c.t.sparse and c.t.sync == "dense" and c.ranks > 1 and c.backend == "nccl",
+        "training.sparse does not work with backend nccl, which only exchanges dense gradients. "
+        "Use gloo, or one rank",
+    ),
+    (
+        lambda c: c.t.weight_decay and (c.by_rows or c.t.sparse or c.t.optimizer == "lazy_adam"),
+        "training.weight_decay {c.t.weight_decay:g} must change every row in every step, but "
+        "engines rowwise and native, sparse: true and lazy_adam skip rows that a batch does not "
+        "read. Use engine reference with adam or sgd, or set weight_decay to 0",
+    ),
+    (
+        lambda c: c.t.engine == "rowwise" and c.t.compile == "torchscript",
+        "training.compile torchscript needs the torch module of engine reference. Use compile "
+        "inductor with engine rowwise, or remove it",
+    ),
+    (
+        lambda c: c.t.engine == "rowwise" and c.t.compile != "none" and c.ranks > 1,
+        "training.compile {c.t.compile} in engine rowwise does not work with {c.ranks} ranks, "
+        "which exchange gradients in the middle of a step. Use one rank, or compile none",
+    ),
+    # CUDA graphs.
+    (
+        lambda c: c.t.cuda_graph and c.device == "cpu",
+        "training.cuda_graph needs a GPU, and this run trains on a CPU. Remove it, or set "
+        "resources.gpus_per_node",
+    ),
+    (
+        lambda c: c.t.cuda_graph and c.t.engine != "rowwise",
+        "training.cuda_graph does not work with engine {c.t.engine}, since a replay repeats the "
+        "same operations on the same memory. Use engine rowwise, or remove it",
+    ),
+    (
+        lambda c: c.t.cuda_graph and c.t.loader != "device",
+        "training.cuda_graph does not work with loader {c.t.loader}, which builds batches in host "
+        "memory. Use loader device",
+    ),
+    (
+        lambda c: c.t.cuda_graph and c.ranks > 1,
+        "training.cuda_graph does not work with {c.ranks} ranks, since a graph cannot contain "
+        "their exchange. Use one rank, or remove it",
+    ),
+    (
+        lambda c: c.t.cuda_graph and c.t.profile == "torch",
+        "training.cuda_graph does not work with profile torch, which would record replays without "
+        "their operations. Remove one of the two",
+    ),
+    # Precision.
+    (
+        lambda c: c.t.engine == "rowwise" and c.t.precision != "float32" and c.device == "cpu",
+        "training.precision {c.t.precision} makes engine rowwise slower on a CPU, where rounding "
+        "costs more than it saves. Use a GPU, engine reference, or float32",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.precision == "float16" and c.t.optimizer == "lazy_adam",
+        "training.precision float16 does not work with optimizer lazy_adam, which consists of two "
+        "torch optimizers: the gradient scaler could skip the step of only one. Use bfloat16, or "
+        "adam",
+    ),
+    (
+        lambda c: (
+            not c.by_rows and c.t.precision == "float16" and c.t.sync == "local_sgd" and c.ranks > 1
+        ),
+        "training.precision float16 does not work with sync local_sgd: the gradient scaler of one "
+        "rank would skip steps that other ranks take. Use bfloat16, or sync dense",
+    ),
+    (
+        lambda c: c.t.tf32 and c.t.precision != "float32",
+        "training.tf32 affects float32 products only, and precision is {c.t.precision}. Remove "
+        "one of the two",
+    ),
+    # Several ranks or GPUs.
+    (
+        lambda c: not c.by_rows and c.t.accumulate > max(1, c.share),
+        "training.accumulate {c.t.accumulate} exceeds the {c.share} positives that each rank has "
+        "in a step, so some parts would be empty. Use fewer parts, or a larger batch",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.accumulate > 1 and c.t.static_graph,
+        "training.static_graph does not work with accumulate: DDP fails or drops gradients "
+        "(pytorch/pytorch issue 143580). Remove one of the two",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.parallel == "data_parallel" and c.ranks > 1,
+        "training.parallel data_parallel is one process for all GPUs, but the run has {c.ranks} "
+        "ranks. Use one rank, or parallel ddp",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.parallel == "data_parallel" and c.t.compile != "none",
+        "training.compile {c.t.compile} does not work with parallel data_parallel, which copies "
+        "the module to each GPU in every step. Use compile none, or several ranks with parallel "
+        "ddp",
+    ),
+    (
+        lambda c: c.by_rows and c.t.sync == "dense" and c.ranks > 1,
+        "training.engine {c.t.engine} does not work with sync dense in {c.ranks} ranks, since it "
+        "never builds the gradients of whole tables. Use sync rows or local_sgd, engine "
+        "reference, or one rank with more threads",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.sync == "rows",
+        "training.sync rows exchanges the gradients of single rows, and engine reference builds "
+        "those of whole tables. Use engine rowwise, or sync dense",
+    ),
+    # DataLoader workers.
+    (
+        lambda c: c.fetches and c.t.num_workers > c.r.cpus_per_task,
+        "training.num_workers {c.t.num_workers} starts {c.workers} workers on {c.r.cores} cores, "
+        "where they slow each other down. Use at most {c.r.cpus_per_task} "
+        "(resources.cpus_per_task)",
+    ),
+    (
+        lambda c: (
+            c.fetches and c.t.num_workers and c.t.workers == "thread" and not c.t.persistent_workers
+        ),
+        "training.persistent_workers applies to processes only, since threads start at once. "
+        "Remove it, or use workers: process",
+    ),
+    (
+        lambda c: c.fetches and c.t.collate != "default" and c.t.loader != "per_sample",
+        "training.collate {c.t.collate} builds batches from single samples, and loader "
+        "{c.t.loader} has none. Use loader per_sample, or remove it",
+    ),
+)
+
+MODEL: Final[tuple[Rule, ...]] = (
+    (
+        lambda c: c.m.dropout and c.t.engine == "native",
+        "model.dropout {c.m.dropout:g} is not available in training.engine native. Use engine "
+        "rowwise, or set dropout to 0",
+    ),
+    (
+        lambda c: c.m.dropout and c.t.cuda_graph,
+        "model.dropout {c.m.dropout:g} does not work with training.cuda_graph, since a resumed run "
+        "could not continue the random masks that replays draw. Remove cuda_graph, or set dropout "
+        "to 0",
+    ),
+    (
+        lambda c: c.m.table_std is not None and c.m.embedding_std != PAPER_STD,
+        "model.embedding_std {c.m.embedding_std:g} is not available with model.init {c.m.init}. "
+        "Use init: {c.m.embedding_std:g}, for all tables, or remove embedding_std",
+    ),
+    (
+        lambda c: c.t.engine == "native" and c.depth > NATIVE_LAYERS,
+        "model.layers has {c.depth} layers, but training.engine native has room for "
+        f"{NATIVE_LAYERS}. Use engine rowwise, or fewer layers",
+    ),
+)
+
+Unused = tuple[Callable[[Case], Any], tuple[str, ...], str]
+"""When settings of `training` have no effect, their names, and the rest of the message."""
+
+UNUSED: Final[tuple[Unused, ...]] = (
+    (
+        lambda c: c.by_rows,
+        ("accumulate",),
+        "is not for engine {c.t.engine}: its gradients are computed at once; a larger batch is "
+        "mathematically the same. Remove it",
+    ),
+    (
+        lambda c: c.by_rows,
+        ("parallel",),
+        "is not for engine {c.t.engine}: it has no torch module to copy to several GPUs. Remove it",
+    ),
+    (
+        lambda c: c.by_rows,
+        DDP_SETTINGS,
+        "is not for engine {c.t.engine}, which builds no autograd graph and exchanges no "
+        "DistributedDataParallel buckets. Remove it",
+    ),
+    (
+        lambda c: c.t.engine == "native",
+        ("compile",),
+        "is not for engine native: its forward and backward passes are already compiled. Remove it",
+    ),
+    (
+        lambda c: c.t.engine == "native",
+        ("precision", "tf32"),
+        "is not for engine native, which runs on CPUs and computes in float32. Remove it",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.sync != "dense",
+        DDP_SETTINGS,
+        "configures the all-reduce of sync dense, and sync {c.t.sync} exchanges no gradients. "
+        "Remove it",
+    ),
+    (
+        lambda c: c.t.lr_scale == "none",
+        ("lr_base_batch",),
+        "has no effect with lr_scale none. Use linear or sqrt, or remove it",
+    ),
+    (
+        lambda c: c.t.sync != "local_sgd",
+        ("sync_every",),
+        "is the interval of sync local_sgd, and sync {c.t.sync} exchanges in every step. Remove "
+        "it, or use local_sgd",
+    ),
+    (
+        lambda c: c.t.loader == "vectorized",
+        LOADER_SETTINGS,
+        "has no effect with loader vectorized, which builds whole batches in the rank itself. "
+        "Remove it, or use loader per_sample or batched",
+    ),
+    (
+        lambda c: c.t.loader == "device",
+        (*LOADER_SETTINGS, *COPY_SETTINGS),
+        "has no effect with loader device, which builds batches on the device that trains. Remove "
+        "it, or use another loader",
+    ),
+    (
+        lambda c: c.fetches and not c.t.num_workers,
+        WORKER_SETTINGS,
+        "configures workers, but num_workers is 0. Set num_workers",
+    ),
+    (
+        lambda c: c.t.profile != "torch",
+        ("profile_steps",),
+        "has no effect with profile {c.t.profile}. Remove it",
+    ),
+    (
+        lambda c: c.t.profile != "py-spy",
+        ("profile_rate", "profile_native", "profile_subprocesses"),
+        "has no effect with profile {c.t.profile}. Use py-spy, or remove it",
+    ),
+    (
+        lambda c: c.t.profile == "none",
+        ("profile_ranks",),
+        "has no effect with profile none. Remove it",
+    ),
+)
+
+NO_EFFECT: Final[tuple[tuple[Callable[[str, Training], bool], tuple[str, ...], str], ...]] = (
+    (
+        lambda device, _: device == "cpu",
+        COPY_SETTINGS,
+        "it is for copies to a GPU, and this run trains on a CPU",
+    ),
+    (
+        lambda device, _: device == "cpu",
+        ("parallel",),
+        "DataParallel spreads batches over GPUs only, and on a CPU torch runs the model itself",
+    ),
+    (
+        lambda device, _: device == "cpu",
+        ("tf32",),
+        "TensorFloat-32 is a format of NVIDIA's GPUs, and this run trains on a CPU",
+    ),
+    (
+        lambda device, _: device == "old_gpu",
+        ("tf32",),
+        "this GPU is older than TensorFloat-32 (Ampere)",
+    ),
+    (
+        lambda _, training: training.engine == "native",
+        ("interop_threads", "omp_wait_policy"),
+        "it is for torch's threads, and engine native has its own",
+    ),
+    (
+        lambda _, __: True,
+        ("cudnn_benchmark",),
+        "it chooses among algorithms for convolutions, and this model has none",
+    ),
+)
+"""On which devices and for which training, settings of `training`, and why they have no effect.
+They are allowed, so that this can be measured."""
+
+
+def describe_no_effect(training: Training, device: str) -> list[str]:
+    """Warnings about settings without effect. `device`: cpu, cuda, or old_gpu, before Ampere."""
+    return [
+        f"training.{name} has no effect: {reason}"
+        for applies, names, reason in NO_EFFECT
+        if applies(device, training)
+        for name in names
+        if is_given(training, name)
+    ]
+
+
+def is_given(settings: Resources | Training, name: str) -> bool:
+    """Whether the setting differs from its default."""
+    return bool(getattr(settings, name) != type(settings).model_fields[name].default)
 
 
 def placement_conflicts(resources: Resources) -> list[str]:
     """Conflicts between the settings that let runs or ranks share a node or a GPU."""
-    node, gpu, ranks = resources.runs_per_node, resources.runs_per_gpu, resources.ranks_per_gpu
-    gpus, tasks = resources.gpus_per_node, resources.tasks_per_node
-    packing = "mps" if resources.mps else f"runs_per_{'gpu' if gpu > 1 else 'node'}"
-    shares_gpu = {"runs_per_gpu": gpu > 1, "ranks_per_gpu": ranks > 1, "mps": resources.mps}
-    sharing = next((name for name, is_set in shares_gpu.items() if is_set), "")
-    return _broken(
-        [
-            (
-                resources.packed and resources.nodes > 1,
-                f"resources.{packing} places whole runs on one node, but resources.nodes is "
-                f"{resources.nodes}. Set nodes to 1",
-            ),
-            (
-                resources.packed and resources.launcher == "torchrun",
-                f"resources.{packing} does not work with launcher torchrun, since hpcncf itself "
-                "starts the ranks of co-located runs. Use launcher srun",
-            ),
-            (
-                sharing != "" and gpus == 0,
-                f"resources.{sharing} shares a GPU, but gpus_per_node is 0. Set gpus_per_node, or "
-                f"remove {sharing}",
-            ),
-            (
-                node > 1 and node % gpu > 0,
-                f"resources.runs_per_node {node} is not a multiple of runs_per_gpu {gpu}, so the "
-                "last GPU would have fewer runs than the others. Change one of the two",
-            ),
-            (
-                ranks > 1 and gpus > 0 and tasks != gpus * ranks,
-                f"resources.ranks_per_gpu {ranks} times gpus_per_node {gpus} is {gpus * ranks} "
-                f"ranks on each node, but tasks_per_node is {tasks}. Make them equal",
-            ),
-        ]
-    )
+    return _broken(PLACEMENT, Case(resources))
 
 
 def training_conflicts(resources: Resources, training: Training) -> list[str]:
     """Conflicts among training settings, and between them and the resources."""
-    rules = (
-        _device_rules,
-        _engine_rules,
-        _cuda_graph_rules,
-        _precision_rules,
-        _ddp_rules,
-        _sync_rules,
-        _loader_rules,
-    )
-    found = [reason for each in rules for reason in _broken(each(resources, training))]
-    return found + _unused_settings(training)
+    case = Case(resources, training)
+    return _broken(TRAINING, case) + [
+        f"training.{name} {reason.format(c=case)}"
+        for applies, names, reason in UNUSED
+        if applies(case)
+        for name in names
+        if is_given(training, name)
+    ]
 
 
 def model_conflicts(training: Training, model: Model) -> list[str]:
     """Conflicts between training settings and the model."""
-    dropout = f"model.dropout {model.dropout:g}"
-    return _broken(
-        [
-            (
-                model.dropout > 0 and training.engine == "native",
-                f"{dropout} is not available in training.engine native. Use engine rowwise, or "
-                "set dropout to 0",
-            ),
-            (
-                model.dropout > 0 and training.cuda_graph,
-                f"{dropout} does not work with training.cuda_graph, since a resumed run could not "
-                "continue the random masks that replays draw. Remove cuda_graph, or set dropout "
-                "to 0",
-            ),
-            (
-                model.table_std is not None and model.embedding_std != PAPER_STD,
-                f"model.embedding_std {model.embedding_std:g} is not available with model.init "
-                f"{model.init}. Use init: {model.embedding_std:g}, for all tables, or remove "
-                "embedding_std",
-            ),
-            (
-                training.engine == "native" and len(model.layers) > NATIVE_LAYERS,
-                f"model.layers has {len(model.layers)} layers, but training.engine native has room "
-                f"for {NATIVE_LAYERS}. Use engine rowwise, or fewer layers",
-            ),
-        ]
-    )
+    return _broken(MODEL, Case(Resources(), training, model))
+
+
+def _broken(rules: Iterable[Rule], case: Case) -> list[str]:
+    return [message.format(c=case) for conflicts, message in rules if conflicts(case)]
 
 
 def memory_conflicts(resources: Resources, training: Training, model: Model) -> list[str]:
@@ -234,315 +576,3 @@ def describe_gloo_choice(resources: Resources, training: Training) -> str | None
         "ranks on one GPU: training.backend auto selects gloo, which goes through host memory. "
         "Request a GPU for each rank to get nccl"
     )
-
-
-def _broken(rules: Rules) -> list[str]:
-    return [reason for is_broken, reason in rules if is_broken]
-
-
-def _non_default(training: Training, names: Iterable[str]) -> list[str]:
-    fields = Training.model_fields
-    return [name for name in names if getattr(training, name) != fields[name].default]
-
-
-def _unused_settings(training: Training) -> list[str]:
-    """Settings that the others leave without effect."""
-    engine, workers, profile = training.engine, WORKER_SETTINGS, training.profile
-    without_effect: list[tuple[bool, dict[str, str]]] = [
-        (engine != "reference", _of_engine(engine, REFERENCE_ONLY)),
-        (engine == "native", _of_engine(engine, NOT_NATIVE)),
-        (
-            engine == "reference" and training.sync != "dense",
-            dict.fromkeys(
-                DDP_SETTINGS,
-                f"configures the all-reduce of sync dense, and sync {training.sync} exchanges no "
-                "gradients. Remove it",
-            ),
-        ),
-        (
-            training.lr_scale == "none",
-            {"lr_base_batch": "has no effect with lr_scale none. Use linear or sqrt, or remove it"},
-        ),
-        (
-            training.sync != "local_sgd",
-            {
-                "sync_every": "is the interval of sync local_sgd, and sync "
-                f"{training.sync} exchanges in every step. Remove it, or use local_sgd"
-            },
-        ),
-        (
-            training.loader == "vectorized",
-            dict.fromkeys(
-                LOADER_SETTINGS,
-                "has no effect with loader vectorized, which builds whole batches in the rank "
-                "itself. Remove it, or use loader per_sample or batched",
-            ),
-        ),
-        (
-            training.loader == "device",
-            dict.fromkeys(
-                (*LOADER_SETTINGS, *COPY_SETTINGS),
-                "has no effect with loader device, which builds batches on the device that "
-                "trains. Remove it, or use another loader",
-            ),
-        ),
-        (
-            training.loader in ("per_sample", "batched") and not training.num_workers,
-            dict.fromkeys(workers, "configures workers, but num_workers is 0. Set num_workers"),
-        ),
-        (profile != "torch", {"profile_steps": f"has no effect with profile {profile}. Remove it"}),
-        (
-            profile != "py-spy",
-            dict.fromkeys(
-                ("profile_rate", "profile_native", "profile_subprocesses"),
-                f"has no effect with profile {profile}. Use py-spy, or remove it",
-            ),
-        ),
-        (profile == "none", {"profile_ranks": "has no effect with profile none. Remove it"}),
-    ]
-    return [
-        f"training.{name} {reasons[name]}"
-        for applies, reasons in without_effect
-        if applies
-        for name in _non_default(training, reasons)
-    ]
-
-
-def _of_engine(engine: str, reasons: dict[str, str]) -> dict[str, str]:
-    return {
-        name: f"is not for engine {engine}: {reason}. Remove it" for name, reason in reasons.items()
-    }
-
-
-def _device_rules(resources: Resources, training: Training) -> Rules:
-    device, backend = training.device_for(resources), training.backend_for(resources)
-    ranks, cores = resources.world_size, resources.cpus_per_task
-    batch = training.batch_over_ranks(ranks)
-    return [
-        (
-            device == "cuda" and resources.gpus_per_node == 0,
-            "training.device cuda needs a GPU. Set resources.gpus_per_node",
-        ),
-        (
-            backend == "nccl" and device == "cpu",
-            "training.backend nccl only transfers GPU memory. Use gloo with device cpu",
-        ),
-        (
-            backend == "nccl" and resources.tasks_per_node > resources.gpus_per_node > 0,
-            "training.backend nccl refuses two ranks on one GPU, and tasks_per_node "
-            f"{resources.tasks_per_node} exceeds gpus_per_node {resources.gpus_per_node}. Use "
-            "backend gloo, or more GPUs",
-        ),
-        (
-            resources.ranks_per_gpu > 1 and device == "cpu",
-            f"resources.ranks_per_gpu {resources.ranks_per_gpu} has no effect with training.device "
-            "cpu. Remove it, or use device cuda",
-        ),
-        (
-            training.threads != "auto" and training.threads > cores,
-            f"training.threads {training.threads} exceeds resources.cpus_per_task {cores}: threads "
-            "that share a core slow each other down. Request more cores, or use fewer threads",
-        ),
-        (
-            batch < ranks,
-            f"training.global_batch_size {batch} is less than the {ranks} ranks, some of which "
-            "would have no work in any step. Use a larger batch, or fewer ranks",
-        ),
-    ]
-
-
-def _engine_rules(resources: Resources, training: Training) -> Rules:
-    engine, optimizer = training.engine, training.optimizer
-    by_rows, native = engine != "reference", engine == "native"
-    exchanges = resources.world_size > 1
-    return [
-        (
-            native and training.loader != "vectorized",
-            f"training.loader {training.loader} is not for engine native, which draws the same "
-            "instances itself. Remove the loader",
-        ),
-        (
-            native and training.device_for(resources) == "cuda",
-            "training.engine native runs on CPUs only. Set training.device cpu, or use engine "
-            "rowwise",
-        ),
-        (
-            by_rows and training.sparse,
-            f"training.sparse selects torch's gradient format, and engine {engine} never builds "
-            "gradients of whole tables. Remove it, or use engine reference",
-        ),
-        (
-            training.adam != "default" and (by_rows or optimizer != "adam"),
-            f"training.adam {training.adam} selects an implementation of Adam in engine reference, "
-            f"but this run uses engine {engine} with optimizer {optimizer}. Remove it",
-        ),
-        (
-            not by_rows and training.sparse and optimizer == "adam",
-            "training.sparse does not work with optimizer adam, which updates every row in every "
-            "step. Use optimizer lazy_adam or sgd, or engine rowwise, which applies the missed "
-            "updates when it next reads a row",
-        ),
-        (
-            not by_rows and optimizer == "lazy_adam" and not training.sparse,
-            "training.optimizer lazy_adam is torch's SparseAdam in engine reference and needs "
-            "sparse gradients. Set sparse: true, or use engine rowwise",
-        ),
-        (
-            training.sparse
-            and training.sync == "dense"
-            and exchanges
-            and training.backend_for(resources) == "nccl",
-            "training.sparse does not work with backend nccl, which only exchanges dense "
-            "gradients. Use gloo, or one rank",
-        ),
-        (
-            training.weight_decay > 0 and (by_rows or training.sparse or optimizer == "lazy_adam"),
-            f"training.weight_decay {training.weight_decay:g} must change every row in every step, "
-            "but engines rowwise and native, sparse: true and lazy_adam skip rows that a batch "
-            "does not read. Use engine reference with adam or sgd, or set weight_decay to 0",
-        ),
-        (
-            engine == "rowwise" and training.compile == "torchscript",
-            "training.compile torchscript needs the torch module of engine reference. Use compile "
-            "inductor with engine rowwise, or remove it",
-        ),
-        (
-            engine == "rowwise" and training.compile != "none" and exchanges,
-            f"training.compile {training.compile} in engine rowwise does not work with "
-            f"{resources.world_size} ranks, which exchange gradients in the middle of a step. Use "
-            "one rank, or compile none",
-        ),
-    ]
-
-
-def _cuda_graph_rules(resources: Resources, training: Training) -> Rules:
-    if not training.cuda_graph:
-        return []
-    return [
-        (
-            training.device_for(resources) == "cpu",
-            "training.cuda_graph needs a GPU, and this run trains on a CPU. Remove it, or set "
-            "resources.gpus_per_node",
-        ),
-        (
-            training.engine != "rowwise",
-            f"training.cuda_graph does not work with engine {training.engine}, since a replay "
-            "repeats the same operations on the same memory. Use engine rowwise, or remove it",
-        ),
-        (
-            training.loader != "device",
-            f"training.cuda_graph does not work with loader {training.loader}, which builds "
-            "batches in host memory. Use loader device",
-        ),
-        (
-            resources.world_size > 1,
-            f"training.cuda_graph does not work with {resources.world_size} ranks, since a graph "
-            "cannot contain their exchange. Use one rank, or remove it",
-        ),
-        (
-            training.profile == "torch",
-            "training.cuda_graph does not work with profile torch, which would record replays "
-            "without their operations. Remove one of the two",
-        ),
-    ]
-
-
-def _precision_rules(resources: Resources, training: Training) -> Rules:
-    scaled = training.precision == "float16" and training.engine == "reference"
-    return [
-        (
-            training.engine == "rowwise"
-            and training.precision != "float32"
-            and training.device_for(resources) == "cpu",
-            f"training.precision {training.precision} makes engine rowwise slower on a CPU, where "
-            "rounding costs more than it saves. Use a GPU, engine reference, or float32",
-        ),
-        (
-            scaled and training.optimizer == "lazy_adam",
-            "training.precision float16 does not work with optimizer lazy_adam, which consists of "
-            "two torch optimizers: the gradient scaler could skip the step of only one. Use "
-            "bfloat16, or adam",
-        ),
-        (
-            scaled and training.sync == "local_sgd" and resources.world_size > 1,
-            "training.precision float16 does not work with sync local_sgd: the gradient scaler of "
-            "one rank would skip steps that other ranks take. Use bfloat16, or sync dense",
-        ),
-        (
-            training.tf32 and training.precision != "float32",
-            "training.tf32 affects float32 products only, and precision is "
-            f"{training.precision}. Remove one of the two",
-        ),
-    ]
-
-
-def _ddp_rules(resources: Resources, training: Training) -> Rules:
-    if training.engine != "reference":
-        return []
-    ranks = resources.world_size
-    share = training.batch_over_ranks(ranks) // ranks
-    one_process = training.parallel == "data_parallel"
-    return [
-        (
-            training.accumulate > max(1, share),
-            f"training.accumulate {training.accumulate} exceeds the {share} positives that each "
-            "rank has in a step, so some parts would be empty. Use fewer parts, or a larger batch",
-        ),
-        (
-            training.accumulate > 1 and training.static_graph,
-            "training.static_graph does not work with accumulate: DDP fails or drops gradients "
-            "(pytorch/pytorch issue 143580). Remove one of the two",
-        ),
-        (
-            one_process and ranks > 1,
-            f"training.parallel data_parallel is one process for all GPUs, but the run has {ranks} "
-            "ranks. Use one rank, or parallel ddp",
-        ),
-        (
-            one_process and training.compile != "none",
-            f"training.compile {training.compile} does not work with parallel data_parallel, which "
-            "copies the module to each GPU in every step. Use compile none, or several ranks with "
-            "parallel ddp",
-        ),
-    ]
-
-
-def _sync_rules(resources: Resources, training: Training) -> Rules:
-    by_rows, ranks = training.engine != "reference", resources.world_size
-    return [
-        (
-            by_rows and training.sync == "dense" and ranks > 1,
-            f"training.engine {training.engine} does not work with sync dense in {ranks} ranks, "
-            "since it never builds the gradients of whole tables. Use sync rows or local_sgd, "
-            "engine reference, or one rank with more threads",
-        ),
-        (
-            not by_rows and training.sync == "rows",
-            "training.sync rows exchanges the gradients of single rows, and engine reference "
-            "builds those of whole tables. Use engine rowwise, or sync dense",
-        ),
-    ]
-
-
-def _loader_rules(resources: Resources, training: Training) -> Rules:
-    if training.loader not in ("per_sample", "batched"):
-        return []
-    workers, cores, ranks = training.num_workers, resources.cpus_per_task, resources.world_size
-    return [
-        (
-            workers > cores,
-            f"training.num_workers {workers} starts {workers * ranks} workers on "
-            f"{cores * ranks} cores, where they slow each other down. Use at most {cores} "
-            "(resources.cpus_per_task)",
-        ),
-        (
-            workers > 0 and training.workers == "thread" and not training.persistent_workers,
-            "training.persistent_workers applies to processes only, since threads start at once. "
-            "Remove it, or use workers: process",
-        ),
-        (
-            training.collate != "default" and training.loader != "per_sample",
-            f"training.collate {training.collate} builds batches from single samples, and loader "
-            f"{training.loader} has none. Use loader per_sample, or remove it",
-        ),
-    ]

@@ -196,22 +196,6 @@ def _copy_ahead(
         yield ready
 
 
-def copy_warnings(training: Training, device: torch.device) -> list[str]:
-    """Settings without effect on this device."""
-    if device.type != "cpu":
-        return []
-    idle = {
-        "pin_memory": training.pin_memory,
-        "non_blocking": not training.non_blocking,
-        "prefetch_to_device": training.prefetch_to_device,
-    }
-    return [
-        f"training.{name} has no effect: it is for copies to a GPU, and this run trains on a CPU"
-        for name, given in idle.items()
-        if given
-    ]
-
-
 MIB: Final = 2**20
 # Positives drawn at once, for several steps if these are short. A GPU needs many numbers to hide
 # the start of about 300 operations; a CPU's cache holds no more than these.

@@ -249,21 +249,6 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
     return number
 
 
-def thread_warnings(training: Training) -> list[str]:
-    """Settings of torch's threads, which have no effect on engine native."""
-    if training.engine != "native":
-        return []
-    idle = {
-        "interop_threads": training.interop_threads > 1,
-        "omp_wait_policy": training.omp_wait_policy != "default",
-    }
-    return [
-        f"training.{name} has no effect: it is for torch's threads, and engine native has its own"
-        for name, given in idle.items()
-        if given
-    ]
-
-
 def describe_shared_cpus(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
     """A warning if the ranks of a node are oversubscribed; `node` includes `mine`."""
     every = {cpu for cpus in node for cpu in cpus}

@@ -16,6 +16,7 @@ import torch
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
+from hpcncf.job.validate import describe_no_effect
 from hpcncf.monitor import procfs
 from hpcncf.ncf import model, sampling
 from hpcncf.ncf.batches import (
@@ -23,7 +24,6 @@ from hpcncf.ncf.batches import (
     Schedule,
     check_device_loader,
     check_model_memory,
-    copy_warnings,
 )
 from hpcncf.ncf.checkpoint import (
     Checkpoint,
@@ -48,13 +48,12 @@ from hpcncf.ncf.distributed import (
     select_device,
     set_threads,
     synchronize,
-    thread_warnings,
     wait_for_ranks,
 )
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine
-from hpcncf.ncf.engines.precision import check_precision, tf32_allowed, tf32_warnings
-from hpcncf.ncf.engines.reference import Reference, parallel_warnings
+from hpcncf.ncf.engines.precision import check_precision, predates_tf32, tf32_allowed
+from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.evaluate import count_pairs, evaluate
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 from hpcncf.ncf.step_clock import StepClock
@@ -140,10 +139,7 @@ def _warnings(training: Training, data: Prepared, device: torch.device) -> list[
     caution = data.manifest.ranking_warning if training.evaluation == "sampled" else None
     return [
         *([caution] if caution else []),
-        *parallel_warnings(training, device),
-        *copy_warnings(training, device),
-        *thread_warnings(training),
-        *tf32_warnings(training, device),
+        *describe_no_effect(training, "old_gpu" if predates_tf32(device) else device.type),
     ]
 
 

@@ -26,7 +26,6 @@ from hpcncf.ncf.batches import (
     Schedule,
     build_batch,
     copied_to_device,
-    copy_warnings,
 )
 from hpcncf.ncf.data.arrays import Rows, unpack_context
 from hpcncf.ncf.data.prepare import Recipe, write_prepared
@@ -166,19 +165,6 @@ def test_too_little_shared_memory_is_told_before_workers_die_of_it() -> None:
     check_shared_memory_room(2**20, 2, 2**20)
     with pytest.raises(HpcncfError, match=r"/dev/shm: 1 MiB are free, .* 2 ranks need 3 MiB"):
         check_shared_memory_room(3 * 2**20, 2, 2**20)
-
-
-def test_of_settings_for_a_gpu_a_cpu_says_that_they_do_nothing() -> None:
-    cpu = torch.device("cpu")
-    assert copy_warnings(Training(), cpu) == []
-    given = Training(pin_memory=True, non_blocking=False, prefetch_to_device=True)
-    told = copy_warnings(given, cpu)
-    assert [each.split()[0] for each in told] == [
-        "training.pin_memory",
-        "training.non_blocking",
-        "training.prefetch_to_device",
-    ]
-    assert copy_warnings(given, torch.device("cuda")) == []
 
 
 @pytest.mark.gpu

@@ -13,7 +13,6 @@ from hpcncf.ncf.distributed import (
     gather_objects,
     select_device,
     set_threads,
-    thread_warnings,
     usable_cores,
 )
 from hpcncf.worker.environment import Place
@@ -98,12 +97,3 @@ def test_each_local_rank_takes_a_gpu_of_its_own() -> None:
 
 def test_a_lone_rank_gathers_its_own_value() -> None:
     assert gather_objects("x", Place()) == ["x"]
-
-
-def test_settings_of_torchs_threads_do_nothing_in_engine_native_and_that_is_said() -> None:
-    given = {"interop_threads": 2, "omp_wait_policy": "active"}
-    said = thread_warnings(Training(engine="native", **given))
-    assert [each.split()[0] for each in said] == [f"training.{name}" for name in given]
-    assert all("has no effect" in each for each in said)
-    assert thread_warnings(Training(engine="rowwise", **given)) == []
-    assert thread_warnings(Training(engine="native")) == []

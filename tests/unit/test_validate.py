@@ -11,6 +11,7 @@ from hpcncf.cli import main
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import (
     describe_gloo_choice,
+    describe_no_effect,
     describe_shared_memory,
     instances_at_once,
     memory_conflicts,
@@ -286,3 +287,28 @@ def test_batches_of_workers_may_not_fill_half_of_the_memory(
     training = Training(**{"loader": "batched", "global_batch_size": 4096, **settings})
     found = describe_shared_memory(Resources(mem_gb=1, cpus_per_task=4), training)
     assert (found is not None) == warns
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "given"),
+    [
+        ("cpu", "reference", {"pin_memory": True, "non_blocking": False}),
+        ("cpu", "reference", {"prefetch_to_device": True}),
+        ("cpu", "reference", {"parallel": "data_parallel"}),
+        ("cpu", "reference", {"tf32": True}),
+        ("old_gpu", "reference", {"tf32": True}),
+        ("cpu", "native", {"interop_threads": 2, "omp_wait_policy": "active"}),
+        ("cuda", "reference", {"cudnn_benchmark": True}),
+    ],
+)
+def test_settings_without_effect_are_named(device: str, engine: str, given: dict[str, Any]) -> None:
+    warnings = describe_no_effect(Training(engine=engine, **given), device)
+    assert [each.split()[0] for each in warnings] == [f"training.{name}" for name in given]
+    assert all("has no effect: " in each for each in warnings)
+
+
+def test_settings_with_an_effect_are_not_warned_of() -> None:
+    for device in ("cpu", "cuda", "old_gpu"):
+        assert describe_no_effect(Training(engine="rowwise", interop_threads=2), device) == []
+    given = Training(pin_memory=True, prefetch_to_device=True, tf32=True, parallel="data_parallel")
+    assert describe_no_effect(given, "cuda") == []

@@ -151,19 +151,9 @@ def tf32_allowed(training: Training, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def tf32_warnings(training: Training, device: torch.device) -> list[str]:
-    """Warnings if tf32 has no effect on this device."""
-    if not training.tf32:
-        return []
-    if device.type != "cuda":
-        return [
-            "training.tf32 has no effect: TensorFloat-32 is a format of NVIDIA's GPUs, and this "
-            "run trains on a CPU"
-        ]
-    if torch.cuda.get_device_capability(device) < FIRST_WITH_TF32:
-        name = torch.cuda.get_device_name(device)
-        return [f"training.tf32 has no effect: {name} is older than TensorFloat-32 (Ampere)"]
-    return []
+def predates_tf32(device: torch.device) -> bool:
+    """Whether this is a GPU without TensorFloat-32."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < FIRST_WITH_TF32
 
 
 class OptimizerSteps:

@@ -86,22 +86,6 @@ class ReplicatedModel:
         return allreduce_hook(group, bucket)
 
 
-def parallel_warnings(training: Training, device: torch.device) -> list[str]:
-    """Warnings about settings without effect, which are allowed so that they can be measured."""
-    messages = []
-    if training.parallel == "data_parallel" and device.type == "cpu":
-        messages.append(
-            "training.parallel data_parallel has no effect: DataParallel spreads batches over GPUs "
-            "only, and on a CPU torch runs the model itself"
-        )
-    if training.cudnn_benchmark:
-        messages.append(
-            "training.cudnn_benchmark has no effect: it chooses among algorithms for convolutions, "
-            "and this model has none"
-        )
-    return messages
-
-
 def gradient_bytes(gradient: Tensor) -> int:
     """Bytes of the values, and of a sparse gradient's indices."""
     if not gradient.is_sparse:
