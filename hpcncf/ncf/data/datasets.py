@@ -29,7 +29,7 @@ import os
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from http.client import HTTPException, HTTPResponse
@@ -52,7 +52,7 @@ from hpcncf.ncf.data.manifest import (
     read_outline,
     wrong_format_error,
 )
-from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, spool_rows, write_prepared
+from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, write_blocks, write_prepared
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.readers import (
     ROWS_AT_ONCE,
@@ -228,14 +228,16 @@ def read_frappe(source: Path) -> Rows:
     return number_rows(np.array(users)[kept], np.array(items)[kept], context, columns)
 
 
-def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, list[str]]]:
+def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, Sequence[str]]]:
     try:
         with zipfile.ZipFile(source) as archive:
             found = [name for name in archive.namelist() if Path(name).name == member]
             if not found:
                 raise DataError(f"{source}: no {member} inside. Give Frappe's {ZIP}")
             with archive.open(found[0]) as raw:
-                return list(read_csv_rows(raw, f"{source}/{member}", columns, "\t"))
+                name = f"{source}/{member}"
+                rows = read_csv_rows(raw, name, columns, "\t")
+                return [(f"{name}:{line}", row) for line, row in rows]
     # RuntimeError: encrypted; NotImplementedError: a compression that Python cannot read.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise DataError(f"{source}: not a readable zip file: {error}") from None
@@ -291,12 +293,8 @@ def prepare_movielens(
         source = found[0]
     options = {"seed": seed, "test_negatives": test_negatives}
     recipe = Recipe("movielens", describe_source([source]), options)
-
-    def fill(into: Path) -> SplitCounts:
-        with spool_rows(into, source, read_ratings(source, report)) as rows:
-            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
-
-    return write_prepared(folder, recipe, f"MovieLens {source.name}", fill, force)
+    ratings = read_ratings(source, report)
+    return write_blocks(folder, recipe, f"MovieLens {source.name}", source, ratings, force, report)
 
 
 def read_ratings(source: Path, report: Report) -> Iterator[Block]:
@@ -371,12 +369,8 @@ def prepare_yelp(
     options = {"seed": seed, "test_negatives": test_negatives}
     report(f"reading the checksums of {source}")
     recipe = Recipe("yelp", describe_source(files.values()), options)
-
-    def fill(into: Path) -> SplitCounts:
-        with spool_rows(into, files["review"], read_reviews(files, report)) as rows:
-            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
-
-    return write_prepared(folder, recipe, "Yelp reviews", fill, force)
+    reviews = read_reviews(files, report)
+    return write_blocks(folder, recipe, "Yelp reviews", files["review"], reviews, force, report)
 
 
 def _find(source: Path, part: str) -> Path:

@@ -34,7 +34,7 @@ from hpcncf.ncf.data.manifest import (
     wrong_format_error,
 )
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.split import SplitCounts
+from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out
 from hpcncf.records.schema import write_text
 
 MAX_TEXTS: Final = 256
@@ -101,6 +101,25 @@ def write_prepared(
     except MemoryError as error:
         raise DataError(f"{folder}: not enough memory to prepare it: {error}") from None
     return PreparedFolder(manifest, "replaced" if replaces else "made")
+
+
+def write_blocks(
+    folder: Path,
+    recipe: Recipe,
+    title: str,
+    source: Path,
+    blocks: Iterable[Block],
+    force: bool,
+    report: Report,
+) -> PreparedFolder:
+    """`write_prepared` of a table's rows, one of each user held out by the recipe's seed."""
+
+    def fill(into: Path) -> SplitCounts:
+        with spool_rows(into, source, blocks) as rows:
+            seed, negatives = recipe.options["seed"], recipe.options["test_negatives"]
+            return leave_one_out(into, rows, seed, negatives, rows.times, report)
+
+    return write_prepared(folder, recipe, title, fill, force)
 
 
 def _read_existing(folder: Path, force: bool) -> Manifest | None:

@@ -10,9 +10,10 @@ import csv
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, spool_rows, write_prepared
-from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out
+from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, write_blocks
+from hpcncf.ncf.data.split import Report
 
 ROWS_AT_ONCE: Final = 1 << 10  # more do not fit into the cache: half as fast
 PARQUET_ROWS: Final = 1 << 16
@@ -68,36 +69,30 @@ def prepare_table(
     report(f"reading the checksum of {source}")
     recipe = Recipe(kind, describe_source([source]), options)
 
-    def fill(into: Path) -> SplitCounts:
-        blocks = (
-            read_csv(source, columns, report)
-            if kind == "csv"
-            else read_parquet(source, columns, report, threads)
-        )
-        with spool_rows(into, source, blocks) as rows:
-            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
-
-    return write_prepared(folder, recipe, source.name, fill, force)
+    blocks = (
+        read_csv(source, columns, report)
+        if kind == "csv"
+        else read_parquet(source, columns, report, threads)
+    )
+    return write_blocks(folder, recipe, source.name, source, blocks, force, report)
 
 
 def describe_source(files: Iterable[Path]) -> dict[str, str]:
     """`name` and `sha256` of one input file, or of several together."""
-    digests = {path.name: _sha256(path) for path in files}
+    digests = {}
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            absent = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+            kind = WrongRequest if absent else DataError
+            raise kind(f"{path}: cannot be read: {error.strerror}") from None
     if len(digests) == 1:
         ((name, digest),) = digests.items()
         return {"name": name, "sha256": digest}
     joined = "".join(digests.values()).encode()
     return {"name": ", ".join(digests), "sha256": hashlib.sha256(joined).hexdigest()}
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise WrongRequest(f"{path}: cannot be read: {error.strerror}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -115,116 +110,74 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-@dataclass(frozen=True)
-class CsvBlock:
-    """Some rows of a CSV file, without blank lines."""
-
-    name: str
-    columns: list[tuple[str, ...]]
-    """The requested columns, in the requested order."""
-    lines: Sequence[int]
-    """The line of the file at which each row begins."""
-
-    def where(self, at: int) -> str:
-        return f"{self.name}:{self.lines[at]}"
-
-
-def read_csv_blocks(
+def read_csv_rows(
     file: Iterable[bytes], name: str, columns: list[str], delimiter: str
-) -> Iterator[CsvBlock]:
-    """The named columns of a CSV file with a header, many rows at once."""
+) -> Iterator[tuple[int, Sequence[str]]]:
+    """The named columns of each row that is not blank, after the line on which it begins."""
     lines = iter(file)
     first = (line.decode("utf-8-sig") for line in islice(lines, 1))
     reader = csv.reader(chain(first, map(bytes.decode, lines)), delimiter=delimiter)
     try:
         header = next(reader, [])
-        at = [_column_index(column, header, name) for column in columns]
-        while True:
+        for column in columns:
+            if (count := header.count(column)) != 1:
+                why = f"{count} columns are called" if count else "no column"
+                raise WrongRequest(
+                    f"{name}: {why} {column!r}; its columns: {', '.join(header)[:200]}"
+                )
+        at = [header.index(column) for column in columns]
+        pick = itemgetter(*at) if len(at) > 1 else lambda row: (row[at[0]],)
+        begin = reader.line_num + 1
+        for row in reader:
+            if len(row) == len(header):
+                yield begin, pick(row)
+            elif row:
+                raise DataError(f"{name}:{begin}: expected {len(header)} columns, came {len(row)}")
             begin = reader.line_num + 1
-            rows = list(islice(reader, ROWS_AT_ONCE))
-            if not rows:
-                return
-            numbers = _line_numbers(rows, begin, reader.line_num)
-            if block := _csv_block(name, rows, numbers, at, len(header)):
-                yield block
     except csv.Error as error:
         raise DataError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{name}:{reader.line_num + 1}: not UTF-8 text: {error.reason}") from None
 
 
-def _column_index(column: str, header: list[str], name: str) -> int:
-    if header.count(column) != 1:
-        why = f"{header.count(column)} columns are called" if column in header else "no column"
-        raise WrongRequest(f"{name}: {why} {column!r}; its columns: {', '.join(header)[:200]}")
-    return header.index(column)
-
-
-def _line_numbers(rows: list[list[str]], first: int, last: int) -> Sequence[int]:
-    """A quoted field may contain line breaks; a blank line is a row without fields."""
-    if last - first + 1 == len(rows):
-        return range(first, last + 1)
-    more = [sum(field.count("\n") for field in row) for row in rows]
-    return [first + at + before for at, before in enumerate(accumulate(more, initial=0))][:-1]
-
-
-def _csv_block(
-    name: str, rows: list[list[str]], lines: Sequence[int], at: list[int], width: int
-) -> CsvBlock | None:
-    if set(map(len, rows)) != {width}:
-        kept = [place for place, row in enumerate(rows) if row]
-        for place in kept:
-            if len(rows[place]) != width:
-                raise DataError(
-                    f"{name}:{lines[place]}: expected {width} columns, came {len(rows[place])}"
-                )
-        rows, lines = [rows[place] for place in kept], [lines[place] for place in kept]
-    columns = list(zip(*map(itemgetter(*at, at[0]), rows), strict=True))[: len(at)]
-    return CsvBlock(name, columns, lines) if rows else None
-
-
-def read_csv_rows(
-    file: Iterable[bytes], name: str, columns: list[str], delimiter: str
-) -> Iterator[tuple[str, list[str]]]:
-    """Row by row, each after the place at which it begins: `FILE:LINE`."""
-    for block in read_csv_blocks(file, name, columns, delimiter):
-        for at, row in enumerate(zip(*block.columns, strict=True)):
-            yield block.where(at), list(row)
-
-
 def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[Block]:
     """Raises DataError with the line and the column of the first value that cannot be used."""
     delimiter, names = "\t" if source.suffix == ".tsv" else ",", columns.names()
     numeric: set[str] | None = None
-    rows = 0
+    count = 0
     try:
         size = max(1, source.stat().st_size)
         with source.open("rb") as file:
-            for block in read_csv_blocks(file, str(source), names, delimiter):
-                found = dict(zip(names, block.columns, strict=True))
+            rows = read_csv_rows(file, str(source), names, delimiter)
+            while some := list(islice(rows, ROWS_AT_ONCE)):
+                lines, values = zip(*some, strict=True)
+                found = dict(zip(names, zip(*values, strict=True), strict=True))
+
+                def where(at: int, lines: tuple[int, ...] = lines) -> str:
+                    return f"{source}:{lines[at]}"
+
                 if numeric is None:  # a column is numeric if its first value is
                     numeric = {name for name in names if is_number(found[name][0])}
                 for name in (columns.user, columns.item):
                     for value in set(found[name]):
                         if not value.strip():
-                            at = found[name].index(value)
-                            raise DataError(f"{block.where(at)}: {name}: is empty")
+                            raise DataError(f"{where(found[name].index(value))}: {name}: is empty")
                 yield Block(
                     list(found[columns.user]),
                     list(found[columns.item]),
                     {
-                        name: _csv_numbers(name, found[name], block.where)
+                        name: _parse_numbers(name, found[name], where)
                         if name in numeric
                         else list(found[name])
                         for name in columns.context
                     },
-                    _csv_times(columns.time, found[columns.time], block.where)
+                    _parse_numbers(columns.time, found[columns.time], where, or_dates=True)
                     if columns.time
                     else None,
-                    block.where,
+                    where,
                 )
-                rows += len(block.lines)
-                report(f"reading {source}: {file.tell() / size:.0%}, {rows:,} rows")
+                count += len(some)
+                report(f"reading {source}: {file.tell() / size:.0%}, {count:,} rows")
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
 
@@ -248,43 +201,29 @@ def parse_integer(text: str, where: str, what: str, least: int = 0) -> int:
     return number
 
 
-def _finite_numbers(values: tuple[str, ...]) -> NDArray[np.float64] | None:
-    """None if a value is not a number, or not finite."""
+def _parse_numbers(
+    name: str, values: Sequence[str], where: Where, or_dates: bool = False
+) -> NDArray[np.float64]:
+    """Finite numbers; with `or_dates` a date is its seconds since 1970."""
     try:
         numbers = np.fromiter(map(float, values), dtype=np.float64, count=len(values))
+        if np.isfinite(numbers).all():
+            return numbers
     except ValueError:
-        return None
-    return numbers if np.isfinite(numbers).all() else None
+        pass
 
-
-def _csv_numbers(name: str, values: tuple[str, ...], where: Where) -> NDArray[np.float64]:
-    numbers = _finite_numbers(values)
-    if numbers is None:
-        at = next(at for at, value in enumerate(values) if not is_number(value))
-        raise DataError(
-            f"{where(at)}: {name}: expected a number, as in the first row, came {values[at]!r}"
-        )
-    return numbers
-
-
-def _csv_times(name: str, values: tuple[str, ...], where: Where) -> NDArray[np.float64]:
-    numbers = _finite_numbers(values)
-    if numbers is not None:
-        return numbers
-
-    def seconds(at: int, value: str) -> float:
+    def number(at: int, value: str) -> float:
         if is_number(value):
             return float(value)
-        try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            raise DataError(
-                f"{where(at)}: {name}: expected a number or a date such as 2020-12-31T23:59, "
-                f"came {value!r}"
-            ) from None
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        expected = "a number, as in the first row"
+        if or_dates:
+            expected = "a number or a date such as 2020-12-31T23:59"
+            with suppress(ValueError):
+                time = datetime.fromisoformat(value)
+                return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        raise DataError(f"{where(at)}: {name}: expected {expected}, came {value!r}")
 
-    return np.array([seconds(at, value) for at, value in enumerate(values)], dtype=np.float64)
+    return np.array([number(at, value) for at, value in enumerate(values)], dtype=np.float64)
 
 
 def read_parquet(
