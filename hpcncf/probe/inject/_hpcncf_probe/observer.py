@@ -17,6 +17,9 @@ FORMAT = 1
 SAMPLE_EVERY_S = 0.01
 # The sampler's share of one core: samples get rarer where one costs more.
 SAMPLER_SHARE = 0.004
+# What the sampler may spend at once after the start and after the first step: a program that trains
+# for a second only, on a busy machine, would else be seen a handful of times.
+SAMPLER_AT_ONCE_S = 0.02
 # A gap is booked on the line that is found after it: C code that keeps the interpreter's lock.
 LONGEST_GAP_S = 1.0
 # A thread waits this long before it asks for the interpreter's lock. With Python's 5 ms, samples
@@ -78,6 +81,7 @@ class Observer:
         self.record_at = self.began + FIRST_RECORD_S
         self.others_idle = False
         self.sampler_cpu = 0.0
+        self.sampler_may_s = SAMPLER_AT_ONCE_S
         self.torch_threads = None
         self.rank = None
         self.problems = []
@@ -187,8 +191,10 @@ class Observer:
             self.write(False)
         spent = time.thread_time() - began
         self.sampler_cpu += spent
-        mean = self.sampler_cpu / self.samples
-        self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
+        self.interval = SAMPLE_EVERY_S
+        if self.sampler_cpu > self.sampler_may_s + SAMPLER_SHARE * (now - self.began):
+            mean = self.sampler_cpu / self.samples
+            self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
         return alone
 
     def _see_threads(self, now):
@@ -223,7 +229,8 @@ class Observer:
             return
         clock.turn()
         self.thread = clock.ident
-        self.first_step_at = time.perf_counter()
+        self.first_step_at = clock.since  # no moment is counted twice
+        self.sampler_may_s += SAMPLER_AT_ONCE_S
         self.start_up = {
             "seconds": self.first_step_at - self.began,
             "phases": phases(clock),
@@ -269,8 +276,9 @@ class Observer:
             pass
 
     def record(self, final):
-        now = time.perf_counter()
         clock = CLOCKS.get(self.thread)
+        figures = phases(clock)
+        now = time.perf_counter()  # afterwards: this thread may wait for a core at any line
         threads = {
             ident: [*figures, *self.threads_at_first.get(ident, (0.0, 0.0))]
             for ident, figures in self.threads.items()
@@ -296,7 +304,7 @@ class Observer:
             "since_cpu_s": time.process_time() - self.cpu_at_first,
             "steps": clock.steps() if clock else 0,
             "backwards": clock.backwards if clock else 0,
-            "phases": phases(clock),
+            "phases": figures,
             "loaders": [each.record() for each in torch_phases.LOADERS],
             "no_grad": [each.record() for each in torch_phases.NO_GRAD],
             "stacks": listed(self.stacks),
@@ -307,7 +315,7 @@ class Observer:
             "main_thread": str(self.thread),
             "threads": threads,
             "reused": sorted(self.reused),
-            "tables": [each for each in tables.SEEN.values() if each],
+            "tables": [each for each in list(tables.SEEN.values()) if each],
             "gpu": gpu.SECONDS if gpu.SECONDS["steps"] else None,
             "sampler": [self.samples, self.sampler_cpu],
             "remedies": remedies.record(),
@@ -343,8 +351,10 @@ def phases(clock):
     the phase that is open has taken so far."""
     if clock is None:
         return {}
+    # The program goes on meanwhile: what is open, and since when, first.
+    opened, since = clock.stack[-1][NAME], clock.since
     figures = {name: phase[:NAME] for name, phase in list(clock.phases.items())}
-    figures[clock.stack[-1][NAME]][WALL] += time.perf_counter() - clock.since
+    figures[opened][WALL] += time.perf_counter() - since
     return {name: phase for name, phase in figures.items() if phase[WALL]}
 
 
