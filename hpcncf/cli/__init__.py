@@ -16,16 +16,36 @@ from pathlib import Path
 from hpcncf import __version__
 from hpcncf.errors import HpcncfError, UsageError, printable
 
-# Each command is a module with HELP, add_arguments(parser) and run(args) -> exit code. It imports
-# what is slow (pydantic, pandas, torch) inside run: `--help` must answer at once.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "run": ("run", "data", "plan", "submit", "retry", "cancel"),
-    "look": ("status", "logs", "collect", "report", "diagnose", "compare"),
-    "improve": ("tune", "predict", "explain", "lint", "doctor"),
+# Each command is a module with add_arguments(parser) and run(args) -> exit code. It imports what is
+# slow (pydantic, pandas, torch) inside run, and is itself imported only if it is the command.
+GROUPS: dict[str, dict[str, str]] = {
+    "run": {
+        "run": "Measure any command.",
+        "data": "Prepare or describe a data set.",
+        "plan": "Show the runs of a job file.",
+        "submit": "Submit the runs of a job file.",
+        "retry": "Submit failed and missing runs again.",
+        "cancel": "Cancel queued and running runs.",
+    },
+    "look": {
+        "status": "Show running, pending and failed runs.",
+        "logs": "Print the output of a run.",
+        "collect": "Gather the records into tables.",
+        "report": "Write the report and the next request.",
+        "diagnose": "Name the cause of wasted time or cores.",
+        "compare": "Test whether two runs or studies differ.",
+    },
+    "improve": {
+        "tune": "Find the best configuration within a budget.",
+        "predict": "Predict configurations that were not run.",
+        "explain": "Interpret the summary of seff, sacct, LSF, PBS.",
+        "lint": "Find lines of a script that waste cores.",
+        "doctor": "Check this machine and installation.",
+    },
 }
 VERBS = tuple(verb for group in GROUPS.values() for verb in group)
 # Not listed: `train` is `python -m hpcncf.worker` with a summary at the end.
-HIDDEN = ("train",)
+HIDDEN = {"train": "Train one run in this process."}
 RETIRED = {
     "bench": "hpcncf data bench JOB.yaml",
     "completion": "hpcncf --print-completion bash",
@@ -51,7 +71,7 @@ class _Top(argparse.ArgumentParser):
         lines = [self.format_usage().strip(), "", DESCRIPTION]
         for group, verbs in GROUPS.items():
             lines += ["", f"{group}:"]
-            lines += [f"  {verb:<10}{import_module(f'hpcncf.cli.{verb}').HELP}" for verb in verbs]
+            lines += [f"  {verb:<10}{meaning}" for verb, meaning in verbs.items()]
         options = [
             "options:",
             "  -h, --help, --version",
@@ -60,19 +80,21 @@ class _Top(argparse.ArgumentParser):
         return "\n".join([*lines, "", *options, "", EXIT_CODES, "", FIRST, ""])
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(commands: Sequence[str] = (*VERBS, *HIDDEN)) -> argparse.ArgumentParser:
+    """The parser of these commands: `hpcncf --help` needs none of them, a command only its own."""
     top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
     top.add_argument("--print-completion", choices=SHELLS, help="print a completion script")
     verbs = top.add_subparsers(
         dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=argparse.ArgumentParser
     )
-    for name in (*VERBS, *HIDDEN):
+    meanings = {verb: text for group in GROUPS.values() for verb, text in group.items()}
+    for name in commands:
         module = import_module(f"hpcncf.cli.{name}")
-        listed = {} if name in HIDDEN else {"help": module.HELP}
+        listed = {} if name in HIDDEN else {"help": meanings[name]}
         verb = verbs.add_parser(
             name,
-            description=module.HELP,
+            description=meanings.get(name) or HIDDEN[name],
             epilog=getattr(module, "EPILOG", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **listed,
@@ -82,18 +104,12 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _refuse_retired(argv: Sequence[str]) -> None:
-    first = next((word for word in argv if not word.startswith("-")), "")
-    if first in RETIRED:
-        raise UsageError(f"{first}: no longer a command. Use `{RETIRED[first]}` instead.")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
+    words = sys.argv[1:] if argv is None else argv
     try:
-        top = parser()
-        _refuse_retired(sys.argv[1:] if argv is None else argv)
-        args = top.parse_args(argv)
+        top = _parser_for(words)
+        args = top.parse_args(words)
         if args.print_completion:
             from hpcncf.cli.completion import script
 
@@ -111,13 +127,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HpcncfError as error:
         print(f"hpcncf: {printable(str(error))}", file=sys.stderr)
         code = 2 if isinstance(error, UsageError) else 1
-        if _wants_json(sys.argv[1:] if argv is None else argv):
+        if _wants_json(words):
             print(json.dumps({"error": str(error), "exit_code": code}))
         return code
     except OSError as error:
         return _print_os_error(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
+    first = next((word for word in words if not word.startswith("-")), "")
+    if first in RETIRED:
+        raise UsageError(f"{first}: no longer a command. Use `{RETIRED[first]}` instead.")
+    if words and words[0] in (*VERBS, *HIDDEN):
+        return parser([first])
+    return parser([]) if list(words) in ([], ["-h"], ["--help"], ["--version"]) else parser()
 
 
 def _wants_json(argv: Sequence[str]) -> bool:

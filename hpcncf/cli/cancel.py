@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from hpcncf.job.plan import Plan, Run
     from hpcncf.paths import ResultPaths
 
-HELP = "Cancel queued and running runs."
 EPILOG = """\
 one run, by the first letters of its id:   hpcncf cancel 4f2a1b9c
 all runs of a job:                         hpcncf cancel --all results/demo

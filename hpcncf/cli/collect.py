@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hpcncf.collect.collect import Collected, Seen
     from hpcncf.paths import ResultPaths
 
-HELP = "Gather the records into tables."
 EPILOG = """\
 Writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv; may be repeated while runs work.
 Exit code 3: not all runs are complete.

@@ -12,7 +12,6 @@ from hpcncf.errors import UsageError
 if TYPE_CHECKING:
     from hpcncf_analysis.compare import Comparison, Side
 
-HELP = "Test whether two runs or studies differ."
 EPILOG = """\
 A and B are results folders, run ids, run folders, or record files. B / A above 1 is faster.
 With --threshold it is a check for CI: exit code 4 if slower or worse, 3 if the repeats are too few.

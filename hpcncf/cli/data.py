@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Report = Callable[[str], None]
 
-HELP = "Prepare or describe a data set."
 EPILOG = """\
 examples:
   hpcncf data prepare frappe -o data/frappe

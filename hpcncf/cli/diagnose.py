@@ -13,7 +13,6 @@ from hpcncf.errors import printable
 if TYPE_CHECKING:
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
 
-HELP = "Name the cause of wasted time or cores."
 EPILOG = """\
 WHAT is a results folder, a run id, a run's folder, a record, or the output of `hpcncf run --json`.
 The causes and their remedies: docs/diagnosis.md. Exit code 3: no record yet.

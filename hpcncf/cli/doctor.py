@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from hpcncf.errors import UsageError, signal_name
 
-HELP = "Check this machine and installation."
 EPILOG = """\
 --bundle prints the list of what it writes. It holds no secrets and no data: of the environment only
 variables that decide speed, of failed runs only the type of the error and its line."""

@@ -15,7 +15,6 @@ from hpcncf.errors import HpcncfError, UsageError
 if TYPE_CHECKING:
     from hpcncf_analysis.explain.explain import Explanation, Reading
 
-HELP = "Interpret the summary of seff, sacct, LSF, PBS."
 EPILOG = """\
 Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument). Asks no scheduler.
 example: seff 123456 | hpcncf explain

@@ -16,7 +16,6 @@ from hpcncf.errors import HpcncfError, UsageError
 if TYPE_CHECKING:
     from hpcncf.lint.batch_script import Complaint
 
-HELP = "Find lines of a script that waste cores."
 EPILOG = """\
 Runs nothing. Files with #SBATCH lines are batch scripts.
 Of a folder, *.py, *.sh and *.sbatch are read.

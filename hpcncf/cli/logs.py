@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.paths import AttemptPaths, ResultPaths
 
-HELP = "Print the output of a run."
 POLL_S: Final = 0.5
 # How often it is looked whether the run still goes on.
 GOES_ON_S: Final = 2.0

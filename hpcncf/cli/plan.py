@@ -28,7 +28,6 @@ LAUNCHERS = {
     "torchrun": "srun starts one torchrun on each node, which starts the ranks",
     "hpcncf": "srun starts one process, which starts runs side by side, each on its own cores",
 }
-HELP = "Show the runs of a job file."
 # An interpreter whose first argument may be a script, and how scripts' names end.
 INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*|bash|sh|julia|Rscript|torchrun|perl")
 SCRIPTS_END: Final = (".py", ".sh", ".jl", ".R", ".pl")

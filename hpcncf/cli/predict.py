@@ -15,7 +15,6 @@ from hpcncf.cli.plan import job_arguments
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
 
-HELP = "Predict configurations that were not run."
 EPILOG = """\
 example: hpcncf predict jobs/cores.yaml -s resources.cpus_per_task=3
 error of the model on your own runs:  hpcncf predict jobs/cores.yaml --held-out

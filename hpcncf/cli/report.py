@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.records.schema import NodeRecord, RankRecord
 
-HELP = "Write the report and the next request."
 EPILOG = """\
 Writes RESULTS/report/: report.html (one file, works offline), report.md, figures/, and the next
 request as next.yaml (for `hpcncf submit`) and next.sbatch (for sbatch). Works on partial results.

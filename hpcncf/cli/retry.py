@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.preflight import Limits
 
-HELP = "Submit failed and missing runs again."
 EPILOG = """\
 more time:                      hpcncf retry results/demo -s resources.timeout_min=60
 twice what a run exceeded:      hpcncf retry results/demo --escalate

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hpcncf.worker.record_command import Recorded
 
 
-HELP = "Measure any command."
 EPILOG = """\
 The command keeps its terminal, input, output, signals and exit code; the summary goes to
 standard error. 126: not executable; 127: not found; 128+n: ended by signal n.

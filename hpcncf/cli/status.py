@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hpcncf.state.status import Ask, RunState
 
 
-HELP = "Show running, pending and failed runs."
 EPILOG = """\
 refresh every 15 s until nothing is running or pending:   hpcncf status --watch
 failed runs only, equal failures once:                    hpcncf status --failures

@@ -64,7 +64,6 @@ def _commands(launched: Launched, command: Sequence[str]) -> dict[str, str | Non
     }
 
 
-HELP = "Submit the runs of a job file."
 EPILOG = """\
 Complete, queued and running runs are not submitted again.
 Exit code 3: not all were submitted (the reason and the command for the rest are printed), or with

@@ -11,7 +11,6 @@ from hpcncf.worker.__main__ import add_rank_arguments
 if TYPE_CHECKING:
     from hpcncf.records.schema import RankRecord
 
-HELP = "Train one run in this process."
 EPILOG = """\
 An alias of `python -m hpcncf.worker`. Several ranks:
 torchrun --nproc-per-node 2 -m hpcncf.worker JOB.yaml --run-id ID

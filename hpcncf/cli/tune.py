@@ -135,7 +135,6 @@ def _next(tuning: Going, found: Outcome) -> list[str]:
     return told
 
 
-HELP = "Find the best configuration within a budget."
 EPILOG = """\
 A program is tried for some seconds with other cores, threads, workers and remedies. Its losses
 must stay the same. The call ends with what to ask for and what to change.
