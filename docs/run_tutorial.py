@@ -50,21 +50,25 @@ def run(command: str, folder: Path) -> str:
     return done.stdout.strip("\n") + "\n"
 
 
+def regenerated(text: str, folder: Path) -> str:
+    """The page with what its commands print now, run one after another in the folder."""
+    prepare(folder)
+    for command in commands(text):
+        print(f"$ {command}", flush=True)
+        output = run(command, folder).replace(str(folder), "~/ncf")
+        text = BLOCK.sub(
+            lambda found, command=command, output=output: (
+                f"$ {command}\n{output}" if found["command"] == command else found[0]
+            ),
+            text,
+        )
+    return text
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="python -m docs.run_tutorial").parse_args(arguments)
-    text = PAGE.read_text()
     with tempfile.TemporaryDirectory() as name:
-        prepare(Path(name))
-        for command in commands(text):
-            print(f"$ {command}", flush=True)
-            output = run(command, Path(name)).replace(name, "~/ncf")
-            text = BLOCK.sub(
-                lambda found, command=command, output=output: (
-                    f"$ {command}\n{output}" if found["command"] == command else found[0]
-                ),
-                text,
-            )
-    PAGE.write_text(text)
+        PAGE.write_text(regenerated(PAGE.read_text(), Path(name)))
     return 0
 
 

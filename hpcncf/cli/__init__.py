@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from hpcncf import __version__
 from hpcncf.errors import HpcncfError, UsageError, printable
@@ -91,7 +92,7 @@ def parser(commands: Sequence[str] = (*VERBS, *HIDDEN)) -> argparse.ArgumentPars
     meanings = {verb: text for group in GROUPS.values() for verb, text in group.items()}
     for name in commands:
         module = import_module(f"hpcncf.cli.{name}")
-        listed = {} if name in HIDDEN else {"help": meanings[name]}
+        listed: dict[str, Any] = {} if name in HIDDEN else {"help": meanings[name]}
         verb = verbs.add_parser(
             name,
             description=meanings.get(name) or HIDDEN[name],
