@@ -17,7 +17,7 @@ from hpcncf.launch import submit
 from hpcncf.records.code_version import ELSEWHERE
 from hpcncf.records.schema import Progress
 from hpcncf.slurm import query
-from hpcncf.state.decide import NOT_SENT, has_all_ranks
+from hpcncf.state.decide import NOT_SENT, has_all_ranks, whole_records
 from hpcncf.state.status import RunState
 
 
@@ -134,10 +134,11 @@ def _slurm(state: RunState) -> dict[str, Any] | None:
 
 
 def run_figures(state: RunState) -> dict[str, float | None]:
-    """Of the whole run once every rank left a record, else of what runs so far."""
+    """Of the whole run once every rank left a record, else of what runs so far. Empty if `states`
+    read no whole records."""
     source: dict[str, Any] = {}
-    if has_all_ranks(state.ranks) and state.state not in ("pending", "running"):
-        source = measure(state.run, state.ranks, None)
+    if has_all_ranks(whole_records(state.ranks)) and state.state not in ("pending", "running"):
+        source = measure(state.run, whole_records(state.ranks), None)
     elif state.state == "running":
         source = {"elapsed_s": _at_work_s(state)}
         source |= state.progress.model_dump() if state.progress else {}

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if not folders:
         print("no results in ./results: `hpcncf submit JOB.yaml` makes some")
     for folder in folders:
-        print(_describe_job(folder, *_states(folder, job_states), args))
+        print(_describe_job(folder, *_states(folder, job_states, args.all), args))
     return 0
 
 
@@ -88,7 +88,7 @@ def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     while True:
         pages, counted, under_way = list[str](), list[str](), False
         for folder in folders:
-            job, states = _states(folder, asks[folder])
+            job, states = _states(folder, asks[folder], args.all)
             pages.append(_describe_job(folder, job, states, args))
             counted.append(f"{job}: {_counts(states)}")
             under_way |= any(state.state in UNDER_WAY for state in states)
@@ -115,7 +115,7 @@ def _plain(folder: Path) -> dict[str, Any]:
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.query import job_states
 
-    job, states = _states(folder, job_states)
+    job, states = _states(folder, job_states, True)
     return {
         "job": job,
         "results": str(folder),
@@ -125,14 +125,17 @@ def _plain(folder: Path) -> dict[str, Any]:
     }
 
 
-def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
+def _states(folder: Path, ask: Ask, shows_all: bool) -> tuple[str, list[RunState]]:
+    """`shows_all`: with the figures of ended runs, also if they are many."""
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import read_plan
+    from hpcncf.records.schema import RankEnd, RankRecord
     from hpcncf.state import status
 
     paths = ResultPaths(folder)
     plan = read_plan(paths)
-    return plan.job, status.states(paths, plan, ask)
+    kind = RankRecord if shows_all or len(plan.runs) <= SHORT else RankEnd
+    return plan.job, status.states(paths, plan, ask, kind)
 
 
 def _describe_job(

@@ -15,7 +15,7 @@ from hpcncf.collect.training_columns import Row, ratio
 from hpcncf.job.plan import Run
 from hpcncf.records.schema import NodeRecord, Progress, RankRecord
 from hpcncf.slurm.accounting import Account, disagreements, step_at
-from hpcncf.state.decide import Attempt, has_all_ranks
+from hpcncf.state.decide import Attempt, has_all_ranks, whole_records
 
 SLURM: Final = (*(f"slurm_{name}" for name in Account.FIGURES), "slurm_agrees", "slurm_differs")
 ATTEMPT: Final = (
@@ -64,7 +64,7 @@ def attempt_row(
         row |= {"launched_by": claim.launched_by, "slurm_job_id": claim.slurm_job_id}
         row |= {"node": claim.node, "started_at": claim.claimed_at}
     if has_all_ranks(attempt.ranks):
-        row |= _record_columns(attempt.ranks)
+        row |= _record_columns(whole_records(attempt.ranks))
     elif attempt.progress is not None and killed(attempt):
         row |= _progress_columns(run, attempt.progress, nodes)
     return row | _slurm_columns(run, attempt, slurm) if slurm else row
@@ -84,7 +84,7 @@ def _slurm_columns(run: Run, attempt: Attempt, slurm: Account) -> Row:
     # Where several runs share a step, its figures are those of all of them.
     shape = run.resources
     alone = shape.runs_per_task == 1 and not shape.packed and has_all_ranks(attempt.ranks)
-    differ = disagreements(attempt.ranks, slurm) if alone else None
+    differ = disagreements(whole_records(attempt.ranks), slurm) if alone else None
     if differ is None:
         return row
     return row | {"slurm_agrees": not differ, "slurm_differs": "; ".join(differ) or None}

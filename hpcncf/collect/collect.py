@@ -46,7 +46,7 @@ from hpcncf.records.schema import (
 )
 from hpcncf.slurm.accounting import accounts
 from hpcncf.state import status
-from hpcncf.state.decide import Attempt, has_all_ranks, read_attempts, read_claim
+from hpcncf.state.decide import Attempt, has_all_ranks, read_attempts, read_claim, whole_records
 from hpcncf.state.status import RunState
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
     plan = read_plan(paths)
     known, problems = Datasets(), list[str]()
     found = Collected(plan.job, [], [], [], [], [], _foreign_folders(paths, plan), problems)
-    states = status.states(paths, plan)
+    states = status.states(paths, plan, kind=RankRecord)
     attempts = {state.run.id: _attempts(paths, state) for state in states}
     claims = [attempt.claim for each in attempts.values() for attempt in each]
     jobs = [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]
@@ -399,7 +399,7 @@ def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
         alive=state.state == "running",
     )
     # Whatever signs of life they left: a later one began.
-    return [*(replace(read_attempts(files), alive=False) for files in earlier), known]
+    return [*(replace(read_attempts(files, RankRecord), alive=False) for files in earlier), known]
 
 
 def _nodes_of_killed(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
@@ -465,7 +465,7 @@ def _own(state: RunState) -> tuple[list[RankRecord], list[str]]:
     """The run's own rank records, each rank once; and why the others were left out."""
     own: dict[int, RankRecord] = {}
     skipped = []
-    for record in state.ranks:
+    for record in whole_records(state.ranks):
         if record.run_id != state.run.id:
             skipped.append(f"run {state.run.id}: a rank's record of another run, {record.run_id}")
         elif record.rank in own:

@@ -20,7 +20,7 @@ from hpcncf.collect.training_columns import (
     unsteady,
 )
 from hpcncf.job.plan import Run
-from hpcncf.records.schema import Gpu, NodeRecord, RankRecord, Reported
+from hpcncf.records.schema import Gpu, NodeRecord, RankEnd, RankRecord, Reported
 from hpcncf.state.decide import has_all_ranks
 
 # These mean what they mean for our own training, and stand in the same columns.
@@ -395,25 +395,25 @@ def traffic(nodes: Sequence[NodeRecord], series: str) -> float | None:
     return sum(known) if known else None
 
 
-def elapsed(ranks: Sequence[RankRecord]) -> float:
+def elapsed(ranks: Sequence[RankEnd]) -> float:
     """Seconds from the first rank's start to the last one's end."""
     started = min(datetime.fromisoformat(record.started_at) for record in ranks)
     ended = max(datetime.fromisoformat(record.ended_at) for record in ranks)
     return (ended - started).total_seconds()
 
 
-def usable(ranks: Sequence[RankRecord]) -> float:
+def usable(ranks: Sequence[RankEnd]) -> float:
     """Cores that affinity and quota allow: each node's union of CPUs, no more than its quota.
 
     The ranks of a node share its job's cgroup, so the largest quota seen is the node's.
     """
-    nodes: dict[int, list[RankRecord]] = defaultdict(list)
+    nodes: dict[int, list[RankEnd]] = defaultdict(list)
     for record in ranks:
         nodes[record.node_index].append(record)
     return sum(_usable_on_node(records) for records in nodes.values())
 
 
-def _usable_on_node(ranks: Sequence[RankRecord]) -> float:
+def _usable_on_node(ranks: Sequence[RankEnd]) -> float:
     cpus = {cpu for record in ranks for cpu in record.cores.cpus}
     quotas = [record.cores.quota for record in ranks if record.cores.quota is not None]
     return min(len(cpus), max(quotas)) if len(quotas) == len(ranks) else float(len(cpus))

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
@@ -90,13 +90,12 @@ class Run(Settings):
     retired: bool = False
     """No longer in the job file; kept with its results."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def once_every_command_was_by_hand(cls, plain: Any) -> Any:
+    @model_validator(mode="after")
+    def once_every_command_was_by_hand(self) -> Self:
         """Plans from before job files could hold commands lack `by_hand`."""
-        if isinstance(plain, dict) and "by_hand" not in plain and plain.get("workload") != "ncf":
-            return {**plain, "by_hand": True}
-        return plain
+        if self.workload != "ncf" and "by_hand" not in self.model_fields_set:
+            return self.model_copy(update={"by_hand": True})
+        return self
 
     @property
     def words(self) -> list[str]:

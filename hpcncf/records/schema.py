@@ -470,20 +470,22 @@ class ProgramProfile(RecordPart):
     problems: list[LongText]
 
 
-class RankRecord(RecordPart):
-    """The record of one rank, written however it ends."""
+class RankEnd(RecordPart):
+    """The part of a rank's record that its run's state follows from.
+
+    `status` reads no more of the records of thousands of runs.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["rank"] = "rank"
     run_id: str
     attempt: Integer
     rank: Integer
-    local_rank: Integer
     world_size: WorldSize
     node: str
     node_index: Integer
-    pid: ProcessId
-    launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
     slurm_job_id: SlurmJobId | None
     """`123` or `123_4`."""
     outcome: Outcome
@@ -500,6 +502,18 @@ class RankRecord(RecordPart):
     environment: dict[str, Any]
     """Versions, code commit, CPU model, and the variables of an allowed list."""
     cores: Cores
+    warnings: list[LongText]
+    """Reasons to trust this record less, in words."""
+
+
+class RankRecord(RankEnd):
+    """The record of one rank, written however it ends."""
+
+    model_config = ConfigDict(extra="allow")
+
+    local_rank: Integer
+    pid: ProcessId
+    launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
     cpu: Cpu
     memory: Memory
     io: Io
@@ -511,8 +525,6 @@ class RankRecord(RecordPart):
     """Where a command's time went, for each of its processes that the probe saw at work."""
     packed: Packed | None = None
     """None for a run that was not co-located with others in its job."""
-    warnings: list[LongText]
-    """Reasons to trust this record less, in words."""
 
 
 class GpuProcess(RecordPart):

@@ -18,7 +18,16 @@ from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records.claims import is_alive, is_same_process, server_time
 from hpcncf.records.code_version import CHANGED, ELSEWHERE
-from hpcncf.records.schema import Claim, End, Progress, R, RankRecord, RecordError, read_record
+from hpcncf.records.schema import (
+    Claim,
+    End,
+    Progress,
+    R,
+    RankEnd,
+    RankRecord,
+    RecordError,
+    read_record,
+)
 from hpcncf.records.submissions import State, Submission, SubmittedJob
 from hpcncf.slurm.states import NOT_OVER, JobState
 
@@ -34,8 +43,10 @@ class Attempt:
     number: int
     claimed: Claim | Callable[[], Claim | None] | None
     """Its claim, or a function that reads it: of thousands of complete runs nobody asks for it."""
-    ranks: list[RankRecord]
+    ranks: Sequence[RankEnd]
+    """Whole records (`whole_records`) if the reader asked for them."""
     progress: Progress | None
+    """Of a complete run read only with whole records, as `end`."""
     end: End | None
     alive: bool
     """Whether the process that claimed it lives; elsewhere, whether it still writes."""
@@ -67,7 +78,7 @@ class Sent:
     """Whether its Slurm task has gone on to a later run."""
 
 
-def has_all_ranks(ranks: Sequence[RankRecord]) -> bool:
+def has_all_ranks(ranks: Sequence[RankEnd]) -> bool:
     """Whether every rank left a record."""
     if not ranks:
         return False
@@ -75,7 +86,7 @@ def has_all_ranks(ranks: Sequence[RankRecord]) -> bool:
     return len(found) == world_size == 1 + max(found) and min(found) == 0
 
 
-def completed(ranks: Sequence[RankRecord]) -> bool:
+def completed(ranks: Sequence[RankEnd]) -> bool:
     """Whether every rank left a record with the outcome `completed`."""
     return has_all_ranks(ranks) and all(record.outcome == "completed" for record in ranks)
 
@@ -97,9 +108,9 @@ def missing(run: Run, attempt: Attempt) -> str:
 CLAIMING_S: Final = 30.0
 
 
-def last_attempt(run: RunPaths) -> Attempt | None:
+def last_attempt(run: RunPaths, kind: type[RankEnd] = RankEnd) -> Attempt | None:
     attempts = run.attempts()
-    return read_attempts(attempts[-1]) if attempts else None
+    return read_attempts(attempts[-1], kind) if attempts else None
 
 
 def unreadable(run: RunPaths) -> str | None:
@@ -113,11 +124,14 @@ def unreadable(run: RunPaths) -> str | None:
     return None
 
 
-def read_attempts(files: AttemptPaths) -> Attempt:
+def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt:
+    """`kind`: RankRecord reads the whole records, which takes several times as long."""
     problems, there = list[str](), files.file_names()
-    found = [_read_record(path, RankRecord, problems) for path in files.rank_records(there)]
+    found = [_read_record(path, kind, problems) for path in files.rank_records(there)]
     ranks = [record for record in found if record]
     is_complete = completed(ranks)
+    if is_complete and kind is RankEnd:
+        there.clear()
     claim = None if is_complete else _read_record(files.claim, Claim, problems)
     return Attempt(
         number=files.number,
@@ -135,6 +149,10 @@ def read_attempts(files: AttemptPaths) -> Attempt:
 
 def read_claim(files: AttemptPaths) -> Claim | None:
     return _read_record(files.claim, Claim, [])
+
+
+def whole_records(ranks: Sequence[RankEnd]) -> list[RankRecord]:
+    return [record for record in ranks if isinstance(record, RankRecord)]
 
 
 def _read_record(path: Path, kind: type[R], problems: list[str]) -> R | None:
@@ -435,7 +453,7 @@ def _remedy(run: Run, state: State) -> str:
     return f"; retry -s {key}=N {then}"
 
 
-def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
+def stale(run: Run, ranks: Sequence[RankEnd], commit: str | None) -> str | None:
     """Why a finished run may not answer today's question; None where nothing speaks against it."""
     for warning in (warning for record in ranks for warning in record.warnings):
         if warning.startswith(ELSEWHERE):
@@ -557,11 +575,11 @@ def _killed(exit_codes: list[int | None]) -> str | None:
     return None
 
 
-def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
+def _failed_rank(ranks: Sequence[RankEnd]) -> RankEnd | None:
     return next((record for record in ranks if record.outcome == "failed"), None)
 
 
-def _from_records(ranks: list[RankRecord]) -> Verdict:
+def _from_records(ranks: Sequence[RankEnd]) -> Verdict:
     failed = _failed_rank(ranks)
     if failed is None:
         reasons = (record.error["message"] for record in ranks if record.error)

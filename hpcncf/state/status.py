@@ -13,7 +13,7 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import checkout
-from hpcncf.records.schema import Progress, RankRecord
+from hpcncf.records.schema import Progress, RankEnd
 from hpcncf.records.submissions import State, Submission, Submitted, SubmittedJob, read_submissions
 from hpcncf.slurm.query import job_states
 from hpcncf.slurm.states import JobState
@@ -47,7 +47,7 @@ class RunState:
     reason: str
     """Empty if the state needs no explanation."""
     attempt: int | None
-    ranks: list[RankRecord]
+    ranks: Sequence[RankEnd]
     """Of the last attempt."""
     progress: Progress | None
     problems: list[str]
@@ -67,14 +67,16 @@ class RunState:
 Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
 
 
-def states(paths: ResultPaths, plan: Plan, ask: Ask = job_states) -> list[RunState]:
+def states(
+    paths: ResultPaths, plan: Plan, ask: Ask = job_states, kind: type[RankEnd] = RankEnd
+) -> list[RunState]:
     """Every run of the plan, retired ones included, in the plan's order.
 
-    `ask` asks Slurm. What concerns no single run (a broken submission file, Slurm's silence)
-    stands in the problems of the first.
+    `ask` asks Slurm. `kind`: RankRecord reads the ranks' whole records. What concerns no single
+    run (a broken submission file, Slurm's silence) stands in the problems of the first.
     """
     submitted = read_submissions(paths)
-    attempts = {run.id: last_attempt(paths.run(run.id)) for run in plan.runs}
+    attempts = {run.id: last_attempt(paths.run(run.id), kind) for run in plan.runs}
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)
     complete = {run.id for run in plan.runs if _complete(run, attempts[run.id])}
@@ -86,6 +88,7 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = job_states) -> list[RunSta
         waiting=local(paths, plan.runs, attempts, sent)
         | in_tasks(plan.runs, attempts, submitted, complete),
         commit=_commit() if complete else None,
+        is_same_process=cache(is_same_process),
     )
     closed = {
         run.id: why
@@ -121,6 +124,7 @@ class Seen:
     slurm: dict[str, JobState]
     waiting: dict[str, Turn]
     commit: str | None
+    is_same_process: Callable[[int, float], bool]
 
 
 def _slurm_jobs(
@@ -216,7 +220,7 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
         submission=submission,
         job=job,
         started=begun(attempt, submission, job),
-        alive=_alive(submission, job),
+        alive=_alive(submission, job, seen.is_same_process),
         ahead=turn.ahead,
         cancelled_by=cancelled.user if cancelled else None,
         slurm=slurm,
@@ -225,11 +229,13 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
     )
 
 
-def _alive(submission: Submission, job: SubmittedJob | None) -> bool | None:
+def _alive(
+    submission: Submission, job: SubmittedJob | None, is_same: Callable[[int, float], bool]
+) -> bool | None:
     if submission.host != os.uname().nodename:
         return None
     if job is None:
-        return is_same_process(submission.submitter_pid, submission.submitter_started)
+        return is_same(submission.submitter_pid, submission.submitter_started)
     if job.process_started is None:
         return None
-    return is_same_process(int(job.id), job.process_started)
+    return is_same(int(job.id), job.process_started)
