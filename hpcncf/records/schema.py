@@ -738,24 +738,23 @@ def write_record(path: Path, record: BaseModel) -> None:
     write_text(path, text + "\n")
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """A pipe without a writer is not waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     """The file's content.
 
     Raises RecordError if it is a pipe or a device or larger than `most_bytes`, and OSError if it
     cannot be read.
     """
-    with open(path, "rb", opener=_open_at_once) as file:
-        found = os.fstat(file.fileno())
+    # A pipe without a writer is not waited for. A file object takes twice as long for small files.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise RecordError(f"{path}: expected a regular file, came a pipe or a device")
         if found.st_size > most_bytes:
             raise RecordError(f"{path}: larger than {most_bytes:,} bytes: not read")
-        return file.read(most_bytes)
+        return os.read(descriptor, found.st_size)
+    finally:
+        os.close(descriptor)
 
 
 def read_record(path: Path, kind: type[R]) -> R:
