@@ -22,6 +22,16 @@ UMASK_LOCK: Final = Lock()
 ATTEMPT: Final = re.compile(r"attempt-[1-9]\d{0,5}")
 
 
+class _Inside:
+    """A path of this name below an object's `folder`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: AttemptPaths | RunPaths | ResultPaths, _: object) -> Path:
+        return paths.folder / self._name
+
+
 @dataclass(frozen=True)
 class AttemptPaths:
     """The files of one attempt at a run."""
@@ -32,17 +42,9 @@ class AttemptPaths:
     def number(self) -> int:
         return int(self.folder.name.removeprefix("attempt-"))
 
-    @property
-    def claim(self) -> Path:
-        return self.folder / "claim.json"
-
-    @property
-    def progress(self) -> Path:
-        return self.folder / "progress.json"
-
-    @property
-    def end(self) -> Path:
-        return self.folder / "end.json"
+    claim = _Inside("claim.json")
+    progress = _Inside("progress.json")
+    end = _Inside("end.json")
 
     def rank(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.json"
@@ -68,19 +70,15 @@ class AttemptPaths:
     def flame_graph(self, rank: int) -> Path:
         return self.folder / f"flame-graph-{rank}.svg"
 
-    @property
-    def output(self) -> Path:
-        """Where a user's own program may write files."""
-        return self.folder / "output"
+    output = _Inside("output")
+    """Where a user's own program may write files."""
 
     def probe(self, rank: int) -> Path:
         """Where the probe inside a rank's program writes, until the rank's record holds it."""
         return self.folder / "probe" / str(rank)
 
-    @property
-    def trial(self) -> Path:
-        """The speed and the first losses of a trial."""
-        return self.folder / "trial.json"
+    trial = _Inside("trial.json")
+    """The speed and the first losses of a trial."""
 
     def file_names(self) -> set[str]:
         """All names in the folder; empty if it cannot be read."""
@@ -119,14 +117,9 @@ class RunPaths:
 
     folder: Path
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint.pt"
-
-    @property
-    def previous_checkpoint(self) -> Path:
-        """Read if the latest checkpoint is torn."""
-        return self.folder / "checkpoint-before.pt"
+    checkpoint = _Inside("checkpoint.pt")
+    previous_checkpoint = _Inside("checkpoint-before.pt")
+    """Read if the latest checkpoint is torn."""
 
     def partial_files(self) -> list[Path]:
         """Files and attempt folders that a killed process left unfinished.
@@ -136,10 +129,8 @@ class RunPaths:
         places = (self.folder, *(attempt.folder for attempt in self.attempts()))
         return [path for place in places for path in place.glob(".*")]
 
-    @property
-    def checkpoints(self) -> Path:
-        """Where a user's own program may write what its next attempt resumes from."""
-        return self.folder / "checkpoints"
+    checkpoints = _Inside("checkpoints")
+    """Where a user's own program may write what its next attempt resumes from."""
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.folder / f"attempt-{number}")
@@ -164,46 +155,24 @@ class ResultPaths:
     output: Path | None = None
     """Where tables and report go instead: the folder may be read-only."""
 
-    @property
-    def job(self) -> Path:
-        return self.folder / "job.yaml"
-
-    @property
-    def plan(self) -> Path:
-        return self.folder / "plan.json"
-
-    @property
-    def lock(self) -> Path:
-        """Locked by whoever changes plan or submissions; a file, since NFS locks no folders."""
-        return self.folder / ".lock"
-
-    @property
-    def submissions(self) -> Path:
-        return self.folder / "submissions"
+    job = _Inside("job.yaml")
+    plan = _Inside("plan.json")
+    lock = _Inside(".lock")
+    """Locked by whoever changes plan or submissions; a file, since NFS locks no folders."""
+    submissions = _Inside("submissions")
 
     def code(self, submission: Path) -> Path:
         """The submission's copy of the code; only its submitter may read it."""
         return submission.with_suffix(".code")
 
-    @property
-    def functions(self) -> Path:
-        """Functions that `hpcncf.submit` was called with, pickled."""
-        return self.folder / "functions"
-
-    @property
-    def snapshots(self) -> Path:
-        """Copies of programs' code, for runs that were submitted with `code: snapshot`."""
-        return self.folder / "code"
-
-    @property
-    def tuning(self) -> Path:
-        """The runs that `hpcncf tune` has requested so far."""
-        return self.folder / "tuning.json"
-
-    @property
-    def best(self) -> Path:
-        """The job file that a tuning ends with."""
-        return self.folder / "best.yaml"
+    functions = _Inside("functions")
+    """Functions that `hpcncf.submit` was called with, pickled."""
+    snapshots = _Inside("code")
+    """Copies of programs' code, for runs that were submitted with `code: snapshot`."""
+    tuning = _Inside("tuning.json")
+    """The runs that `hpcncf tune` has requested so far."""
+    best = _Inside("best.yaml")
+    """The job file that a tuning ends with."""
 
     @property
     def tables(self) -> Path:
@@ -213,10 +182,8 @@ class ResultPaths:
     def report(self) -> Path:
         return self.output or self.folder / "report"
 
-    @property
-    def predictions(self) -> Path:
-        """Gains that `hpcncf diagnose --predict` expected of remedies before they were tried."""
-        return self.folder / "predictions"
+    predictions = _Inside("predictions")
+    """Gains that `hpcncf diagnose --predict` expected of remedies before they were tried."""
 
     def submitit(self, user: str) -> Path:
         return self.folder / f"slurm-{user}"

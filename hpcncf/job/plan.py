@@ -262,7 +262,10 @@ def _build_run(
             model = Model.model_validate(plain["model"])
             found = data.dataset or datasets.get(data.path)
             data = data.model_copy(update={"dataset": found})
-            model = _resolve_init(model, found)
+            # `init: auto` is the paper's for data in its formats, else `torch`. That is left as it
+            # is: plans of 0.1.0 have no such setting.
+            if (model.init, model.embedding_std) == ("auto", PAPER_STD) and found in PAPER_DATASETS:
+                model = model.model_copy(update={"init": "paper"})
             training = Training.model_validate(plain["training"])
             reasons += training_conflicts(resources, training)
             reasons += model_conflicts(training, model)
@@ -295,15 +298,6 @@ def _build_run(
     )
 
 
-def _resolve_init(model: Model, dataset: str | None) -> Model:
-    """`init: auto` is `paper` for data in the formats of the paper's; else `torch`, left as it is:
-    plans of 0.1.0 have no such setting."""
-    given = model.init != "auto" or model.embedding_std != PAPER_STD
-    if given or dataset not in PAPER_DATASETS:
-        return model
-    return model.model_copy(update={"init": "paper"})
-
-
 def _spell(value: Any) -> str:
     return value if isinstance(value, str) and len(value) < 100 else abbreviate(value)
 
@@ -331,11 +325,15 @@ def run_identity(
     Settings at their defaults are left out, so that a later version with more settings still
     recognises the run.
     """
+    plain = model.model_dump(mode="json", exclude_defaults=True) if model else None
+    if model and plain is not None:
+        plain.pop("init", None)  # `paper` and its number are one; `auto` is `torch` if not resolved
+        plain |= {} if model.table_std is None else {"init": model.table_std}
     return {
         "workload": workload,
         "data": data_key,
         "resources": _resource_identity(resources),
-        "model": _model_identity(model) if model else None,
+        "model": plain,
         "training": _training_identity(training, resources) if training else None,
         "repeat": repeat,
     }
@@ -359,13 +357,6 @@ def _resource_identity(resources: Resources) -> dict[str, Any]:
         if getattr(resources, name) != Resources.model_fields[name].default:
             names.add(name)
     return resources.model_dump(mode="json", include=names)
-
-
-def _model_identity(model: Model) -> dict[str, Any]:
-    """`init: paper` and its number are one; `auto` is `torch` unless the plan resolved it."""
-    plain = model.model_dump(mode="json", exclude_defaults=True)
-    plain.pop("init", None)
-    return plain if model.table_std is None else plain | {"init": model.table_std}
 
 
 def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:

@@ -119,7 +119,16 @@ def _end_local_processes(paths: ResultPaths, states: Sequence[RunState]) -> None
         if claim and claim.launched_by not in ("local", "slurm") and _runs_here(claim):
             os.kill(claim.pid, signal.SIGTERM)
     running = [state for state in states if state.state == "running"]
-    if not _within(GRACE_S + 5, lambda: not any(_is_working(paths, state) for state in running)):
+
+    def is_working(state: RunState) -> bool:
+        claim, run = _claim(paths, state), paths.run(state.run.id)
+        if claim is None or not _runs_here(claim):
+            return False
+        if claim.launched_by == "local":  # its queue goes on, and writes the end of the attempt
+            return not run.attempt(claim.attempt).end.exists()
+        return current_claim(run) is not None
+
+    if not _within(GRACE_S + 5, lambda: not any(map(is_working, running))):
         for state in running:
             claim = _claim(paths, state)
             if claim and claim.launched_by == "local" and _runs_here(claim):
@@ -135,15 +144,6 @@ def _end_local_processes(paths: ResultPaths, states: Sequence[RunState]) -> None
         for job in submission.jobs
     ]
     _within(5, lambda: not any(is_same_process(*process) for process in ending))
-
-
-def _is_working(paths: ResultPaths, state: RunState) -> bool:
-    claim, run = _claim(paths, state), paths.run(state.run.id)
-    if claim is None or not _runs_here(claim):
-        return False
-    if claim.launched_by == "local":  # its queue goes on, and writes the end of the attempt
-        return not run.attempt(claim.attempt).end.exists()
-    return current_claim(run) is not None
 
 
 def _claim(paths: ResultPaths, state: RunState) -> Claim | None:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -146,18 +145,13 @@ def _check_size(tree: _Tree, folder: Path) -> None:
 def _digest(tree: _Tree) -> str:
     """One number for names, contents and the places of links."""
     digest = hashlib.sha256(os.fsencode(tree.root))
-    for part in _parts(tree):
-        digest.update(part)
-    return digest.hexdigest()[:16]
-
-
-def _parts(tree: _Tree) -> Iterator[bytes]:
     for name in tree.copied:
         content = (tree.root / name).read_bytes()
-        yield b"\0%s\0%d\0" % (os.fsencode(name), len(content))
-        yield content
+        digest.update(b"\0%s\0%d\0" % (os.fsencode(name), len(content)))
+        digest.update(content)
     for name in tree.linked:
-        yield b"\1%s\0" % os.fsencode(name)
+        digest.update(b"\1%s\0" % os.fsencode(name))
+    return digest.hexdigest()[:16]
 
 
 def _fill(copy: Path, tree: _Tree) -> None:

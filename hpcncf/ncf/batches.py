@@ -134,7 +134,13 @@ def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
         return
     sizes = (manifest.users, manifest.items, len(manifest.context_columns))
     needed = model_bytes(run.training, run.model, *sizes)
-    there, whose = available_memory()
+    there, whose = (
+        float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "the node's memory",
+    )
+    limit = memory_limit()
+    if limit is not None and limit.value * 2**20 < there:
+        there, whose = limit.value * 2**20, "its cgroup's limit"
     if needed * ranks > there:
         raise HpcncfError(
             f"model: parameters and optimizer state for {manifest.users:,} users and "
@@ -142,15 +148,6 @@ def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
             f"{'ranks' if ranks > 1 else 'rank'} of this node, and {whose} is "
             f"{there / GIB:.1f} GiB. Use narrower widths in model, or more memory."
         )
-
-
-def available_memory() -> tuple[float, str]:
-    """Maximum bytes that this process may use, and what sets the limit."""
-    node = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    limit = memory_limit()
-    if limit is not None and limit.value * 2**20 < node:
-        return limit.value * 2**20, "its cgroup's limit"
-    return node, "the node's memory"
 
 
 Tensors = Sequence[Tensor]
@@ -268,14 +265,12 @@ class Resident:
         for first in range(steps.start, steps.stop, at_once):
             some = range(first, min(first + at_once, steps.stop))
             bounds = [schedule.positions(step) for step in some]
-            mine = self._rows_at(order, bounds)
+            if schedule.world_size == 1:  # one slice instead of one per step
+                mine = order[bounds[0][0] : bounds[-1][1]]
+            else:
+                mine = torch.cat([order[start:stop] for start, stop in bounds])
             lengths = [stop - start for start, stop in bounds]
             yield lengths, self._gather(epoch, mine)
-
-    def _rows_at(self, order: Tensor, bounds: list[tuple[int, int]]) -> Tensor:
-        if self._schedule.world_size == 1:  # one slice instead of one per step
-            return order[bounds[0][0] : bounds[-1][1]]
-        return torch.cat([order[start:stop] for start, stop in bounds])
 
     def window(self) -> BatchWindow:
         """A window for the rows of `draw`, for a run of one rank."""
@@ -301,10 +296,10 @@ def check_device_loader(
     """Raises HpcncfError if the data of this node's `ranks` certainly do not fit with `loader:
     device`. On a CPU it copies none."""
     if training.loader == "device" and device.type != "cpu":
-        free, whose, sharing = _gpu_room(device, ranks)
-        check_device_room(
-            device_loader_bytes(data, training, schedule, device) * sharing, sharing, free, whose
-        )
+        free, _ = torch.cuda.mem_get_info(device)
+        sharing = -(-ranks // torch.cuda.device_count())
+        needed = device_loader_bytes(data, training, schedule, device) * sharing
+        check_device_room(needed, sharing, free, f"GPU {device.index}")
 
 
 def device_loader_bytes(
@@ -331,12 +326,6 @@ def check_device_room(needed: int, ranks: int, free: int, whose: str) -> None:
             f"at least {needed / MIB:,.0f} MiB, and {free / MIB:,.0f} MiB are free in {whose}. "
             "Use loader vectorized, which copies each batch, or more memory."
         )
-
-
-def _gpu_room(device: torch.device, ranks: int) -> tuple[int, str, int]:
-    """Free bytes, the GPU, and the number of ranks that share it."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())
 
 
 def _at_once(device: torch.device) -> int:

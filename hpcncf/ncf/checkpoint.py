@@ -167,7 +167,9 @@ def load_checkpoint(path: Path, run: Run) -> Checkpoint:
     try:
         if not path.is_file():  # reading a pipe would block
             raise UnusableCheckpoint("not a file")
-        _check_archive(path)
+        with zipfile.ZipFile(path) as archive:  # torch does not verify its checksums
+            if (broken := archive.testzip()) is not None:
+                raise UnusableCheckpoint(f"{broken} in it is damaged")
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content["format"] not in READABLE_FORMATS:
             raise UnusableCheckpoint(f"format {content['format']}, expected {FORMAT}")
@@ -190,14 +192,6 @@ def load_checkpoint(path: Path, run: Run) -> Checkpoint:
         raise UnusableCheckpoint("not a checkpoint of ours: it holds other objects") from error
     except zipfile.BadZipFile as error:
         raise UnusableCheckpoint(f"not a file of tensors: {error}") from error
-
-
-def _check_archive(path: Path) -> None:
-    """Verify the checksums of the archive: torch does not."""
-    with zipfile.ZipFile(path) as archive:
-        broken = archive.testzip()
-    if broken is not None:
-        raise UnusableCheckpoint(f"{broken} in it is damaged")
 
 
 def set_aside(path: Path) -> None:

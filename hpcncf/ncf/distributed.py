@@ -69,7 +69,8 @@ class Agreement:
         """All ranks call it after the same steps. `last`: the last step of an epoch. None: go
         on."""
         if self._alone:
-            return self._decided(self.stop.signum or 0, self._due())
+            signum, due = self.stop.signum or 0, self._due()
+            return Decision(signum) if signum or due else None
         self._left -= 1
         if self._left > 0 and not last:
             return None
@@ -82,10 +83,7 @@ class Agreement:
         taken = self._every - self._left  # fewer than planned at an epoch's end
         self._every = self._left = steps_until_next(taken, passed_s)
         self._asked_s = time.perf_counter()
-        return self._decided(int(signum), bool(due))
-
-    def _decided(self, signum: int, due: bool) -> Decision | None:
-        return Decision(signum) if signum or due else None
+        return Decision(int(signum)) if signum or due else None
 
     def _due(self) -> bool:
         every_s = self._checkpoint_every_s
@@ -138,7 +136,11 @@ def join_group(place: Place, resources: Resources, training: Training, run_id: s
     # reached delayed every rank by ten seconds. glibc reads this variable.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     try:
-        store = None if _agents_store() else _store(place, meeting_of_run(run_id))
+        store = None
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            choose_interface(resolved(master()))  # torchrun's store listens on all addresses
+        else:
+            store = _store(place, meeting_of_run(run_id))
         dist.init_process_group(
             training.backend_for(resources),
             timeout=TIMEOUT,
@@ -153,14 +155,6 @@ def join_group(place: Place, resources: Resources, training: Training, run_id: s
         raise HpcncfError(
             f"rank {place.rank} of {place.world_size}: cannot join the process group: {error}"
         ) from error
-
-
-def _agents_store() -> bool:
-    """Whether torchrun's own store serves, which listens on all addresses of the host."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return False
-    choose_interface(resolved(master()))
-    return True
 
 
 def _store(place: Place, at: Meeting) -> TCPStore:

@@ -43,38 +43,34 @@ def rank_test_rows(
     score strictly less than the held-out item. `full`: all items except the user's other training
     items."""
     scorer = Scorer(model)
-    if candidates == "sampled":
-        ahead, each = _ahead_of_sampled, scorer.pairs_at_once // (1 + data.test_negatives.shape[1])
+    sampled = candidates == "sampled"
+    if sampled:
+        each = scorer.pairs_at_once // (1 + data.test_negatives.shape[1])
         step = max(1, each // PAIR_MULTIPLE) * PAIR_MULTIPLE
     else:
-        ahead, step = _ahead_of_all, max(1, min(PAIR_MULTIPLE, MAX_SCORES // scorer.items))
+        step = max(1, min(PAIR_MULTIPLE, MAX_SCORES // scorer.items))
     for at in range(first, last, step):
         rows = np.minimum(np.arange(at, at + step), last - 1)  # the last row fills the last block
-        yield ahead(scorer, data, rows).sum(dim=1)[: last - at].cpu()
+        users, context = data.test_users[rows], data.test_context[rows]
+        parts = scorer.row_parts(torch.from_numpy(users), torch.from_numpy(context))
+        if sampled:
+            items = np.concatenate([data.test_items[rows, None], data.test_negatives[rows]], axis=1)
+            scores = scorer.score_items(torch.from_numpy(items), *parts)
+            ahead = ~(scores[:, 1:] < scores[:, :1])
+        else:
+            ahead = _ahead_of_all(scorer.score_all(*parts), data, rows)
+        yield ahead.sum(dim=1)[: last - at].cpu()
 
 
-def _ahead_of_sampled(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
-    """[row, negative]"""
-    items = np.concatenate([data.test_items[rows, None], data.test_negatives[rows]], axis=1)
-    scores = scorer.score_items(torch.from_numpy(items), *_rank_rows(scorer, data, rows))
-    return ~(scores[:, 1:] < scores[:, :1])
-
-
-def _ahead_of_all(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
+def _ahead_of_all(scores: Tensor, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
     """[row, item]"""
-    own = torch.from_numpy(data.test_items[rows].astype(np.int64)).to(scorer.device)[:, None]
-    scores = scorer.score_all(*_rank_rows(scorer, data, rows))
+    own = torch.from_numpy(data.test_items[rows].astype(np.int64)).to(scores.device)[:, None]
     ahead = ~(scores < scores.gather(1, own))
     bounds = data.positives_indptr
     known = [data.positives[bounds[user] : bounds[user + 1]] for user in data.test_users[rows]]
     of_row = np.repeat(np.arange(len(rows)), [len(each) for each in known])
     ahead[torch.from_numpy(of_row), torch.from_numpy(np.concatenate(known))] = False
     return ahead.scatter_(1, own, False)
-
-
-def _rank_rows(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    users, context = data.test_users[rows], data.test_context[rows]
-    return scorer.row_parts(torch.from_numpy(users), torch.from_numpy(context))
 
 
 class Scorer:
@@ -151,7 +147,8 @@ def equal_blocks(count: int, most: int) -> Iterator[slice]:
     """Split `count`, a multiple of PAIR_MULTIPLE, into blocks of one size, at most about `most`.
     The last block may overlap the one before."""
     number = -(-count // max(most, PAIR_MULTIPLE))
-    size = _round_up(-(-count // number), PAIR_MULTIPLE)
+    size = -(-count // number)
+    size += -size % PAIR_MULTIPLE
     return (slice(at, at + size) for at in (min(n * size, count - size) for n in range(number)))
 
 
@@ -160,10 +157,6 @@ def _pad(values: Tensor, rows: int = 1) -> Tensor:
     columns = -values.shape[-1] % COLUMN_MULTIPLE
     below = [0, -len(values) % rows] if values.dim() == 2 else []
     return pad(values.detach(), (0, columns, *below)).contiguous()
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 # The item's rank is the number of other candidates that do not score strictly less: ties count

@@ -92,10 +92,6 @@ class KeySampler:
                 yield [(self.epoch, row) for row in rows.tolist()]
 
 
-def as_is(rows: Any) -> Any:
-    return rows
-
-
 def stack_samples(samples: list[BatchRows]) -> BatchRows:
     """`default_collate` of samples of three tensors each, without asking each for its type."""
     users, items, context = (torch.stack(same) for same in zip(*samples, strict=True))
@@ -112,7 +108,7 @@ class DataLoaderFetcher:
         self._keys = KeySampler(schedule, training.seed)
         self._training = training
         self._data: PerSample | Batched = Batched(source)
-        self._collate: Collate = as_is
+        self._collate: Collate = lambda rows: rows  # type: ignore[assignment,return-value]
         if training.loader == "per_sample":
             self._data, self._collate = PerSample(source), COLLATE[training.collate]
         self._loader = self._made() if training.workers == "process" else None
@@ -304,7 +300,13 @@ def measure_loader(
     """Of a rank that has rows in every step: the first batch of two epochs, then as many batches
     as come in so many seconds, through as many epochs as that takes."""
     loader = Loader(data, training, schedule, device)
-    first_s, again_s = (_one_batch(loader, epoch, device) for epoch in range(2))
+
+    def first_batch(epoch: int) -> float:
+        began = time.perf_counter()
+        list(loader.epoch(epoch, range(1)))
+        return _now(device) - began
+
+    first_s, again_s = first_batch(0), first_batch(1)
     steps = range(schedule.steps)
     batches = (batch for epoch in itertools.count(2) for batch in loader.epoch(epoch, steps))
     counted = instances = 0
@@ -314,12 +316,6 @@ def measure_loader(
         counted, ended = counted + 1, time.perf_counter()
     ended = _now(device)
     return LoaderSpeed(first_s, again_s, counted, instances, ended - began)
-
-
-def _one_batch(loader: Loader, epoch: int, device: torch.device) -> float:
-    began = time.perf_counter()
-    list(loader.epoch(epoch, range(1)))
-    return _now(device) - began
 
 
 def _now(device: torch.device) -> float:

@@ -99,8 +99,8 @@ class StepClock:
         limit = max(PAUSE_FACTOR * median, PAUSE_S)
         found = [at for at in counted if self._seconds[at] > limit]
         kept = sorted(sorted(found, key=lambda at: -self._seconds[at])[:MAX_PAUSES])
-        return [self._pause(at) for at in kept]
-
-    def _pause(self, at: int) -> dict[str, float]:
-        epoch, step = divmod(self._first + at, self._per_epoch)
-        return {"epoch": epoch, "step": step, "seconds": self._seconds[at]}
+        places = [divmod(self._first + at, self._per_epoch) for at in kept]
+        return [
+            {"epoch": epoch, "step": step, "seconds": self._seconds[at]}
+            for at, (epoch, step) in zip(kept, places, strict=True)
+        ]

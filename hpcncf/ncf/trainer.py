@@ -134,15 +134,6 @@ def _check_runnable(
     check_model_memory(run, data.manifest, ranks_here)
 
 
-def _warnings(training: Training, data: Prepared, device: torch.device) -> list[str]:
-    """Warnings about data that say little, and about settings without effect on this device."""
-    caution = data.manifest.ranking_warning if training.evaluation == "sampled" else None
-    return [
-        *([caution] if caution else []),
-        *describe_no_effect(training, "old_gpu" if predates_tf32(device) else device.type),
-    ]
-
-
 @dataclass(frozen=True)
 class Batches:
     """The last `log_every` batches of an epoch, or fewer at its end, on this rank."""
@@ -195,7 +186,10 @@ class Trainer:
             self.device
         )
         found, unused = newest_checkpoint(paths, run, place)
-        self.warnings = [*unused, *_warnings(run.training, data, self.device)]
+        gpu = "old_gpu" if predates_tf32(self.device) else self.device.type
+        self.warnings = [*unused, *describe_no_effect(run.training, gpu)]
+        if run.training.evaluation == "sampled" and data.manifest.ranking_warning:
+            self.warnings.append(data.manifest.ranking_warning)
         if found:
             self.model.load_state_dict(found.model)
             self.epochs, self.steps_done = found.epochs, found.step
@@ -239,12 +233,24 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> None:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
-        self._begin_epoch(epoch)
+        # Continue with the loss and the dropout of an epoch that an attempt left unfinished.
+        rank, so_far = self.place.rank, self.partial_epoch
+        self.engine.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
+        if so_far.generators:
+            restore_rng(self.device, so_far.generators[rank])
+        elif self._drops_out:
+            seed_dropout(self.training.seed, epoch, rank)
         # Rank 0 may still write the checkpoint: the other ranks do not train meanwhile.
         self.waiting_s += wait_for_ranks(self.place)
         with tf32_allowed(self.training, self.device):
             self._steps(epoch, steps)
-        loss = self._mean_loss(epoch, steps)
+        instances = sum(self._instances_of(step) for step in range(steps))
+        loss = sum(self.partial_epoch.losses) / instances
+        if not math.isfinite(loss):
+            raise HpcncfError(
+                f"epoch {epoch}: training diverged, the loss became {loss}. "
+                f"Use a training.lr smaller than {self.training.lr}."
+            )
         quality = self._evaluate(epoch, steps)
         self.epochs.append(
             Epoch(
@@ -253,37 +259,36 @@ class Trainer:
                 checkpoint_s=self.partial_epoch.checkpoint_s,
                 first_batch_s=self.partial_epoch.first_batch_s,
                 steps=steps,
-                instances=self._instances(steps),
+                instances=instances,
                 loss=loss,
                 **quality,
             )
         )
         self.partial_epoch = PartialEpoch()
-        self._save_after_epoch(epoch, steps)
+        every = self.training.checkpoint_every
+        if every and (epoch + 1) % every == 0 and steps == self.schedule.steps:
+            took_s = self.epochs[-1].checkpoint_s + self._save(epoch)
+            self.epochs[-1] = self.epochs[-1].model_copy(update={"checkpoint_s": took_s})
         if self.place.rank == 0:
             self.on_epoch(self.epochs[-1])
-
-    def _begin_epoch(self, epoch: int) -> None:
-        """Restore the loss and the dropout generator of an epoch that an attempt left
-        unfinished."""
-        rank, so_far = self.place.rank, self.partial_epoch
-        self.engine.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
-        if so_far.generators:
-            restore_rng(self.device, so_far.generators[rank])
-        elif self._drops_out:
-            seed_dropout(self.training.seed, epoch, rank)
 
     def _steps(self, epoch: int, steps: int) -> None:
         so_far, before_s = self.partial_epoch, self.clock.training_s
         self.clock.start()
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
-        first = True
-        logged_loss = float(self.engine.loss) if self.training.log_every else 0.0
+        first, log_every = True, self.training.log_every
+        logged_loss = float(self.engine.loss) if log_every else 0.0
         logged_instances = self.instances
         logged_at = time.perf_counter()
         while so_far.steps < steps:
             step, most = so_far.steps, self._equal_steps(so_far.steps, steps)
-            waited, mine = self.engine.step(batches, self._divisor(step), most)
+            # Instances over which the step's gradient is a mean: all ranks', or with local SGD this
+            # rank's. A rank without any still takes the step of the dense layers.
+            divisor = self._instances_of(step)
+            if self.local_sgd:
+                start, stop = self.schedule.positions(step)
+                divisor = max(1, stop - start) * (1 + self.training.negatives)
+            waited, mine = self.engine.step(batches, divisor, most)
             last = step + len(mine) - 1
             meets = syncs_after(self.training, self.place.world_size, last, steps)
             if meets and self.local_sgd:
@@ -300,7 +305,8 @@ class Trainer:
             self.steps_done += len(mine)
             so_far.steps += len(mine)
             self.report("training", epoch, last + 1)
-            if self._is_logged(last + 1, steps):
+            is_due = log_every and ((last + 1) % log_every == 0 or last + 1 == steps)
+            if is_due and self.place.rank == 0:
                 loss, now = float(self.engine.loss), time.perf_counter()
                 number = self.instances - logged_instances
                 self.on_batches(
@@ -335,33 +341,9 @@ class Trainer:
             alike = min(alike, every - step % every)
         return min(alike, steps_until_mean(self.training, step)) if self.local_sgd else alike
 
-    def _is_logged(self, done: int, steps: int) -> bool:
-        every = self.training.log_every
-        return bool(every) and self.place.rank == 0 and (done % every == 0 or done == steps)
-
-    def _divisor(self, step: int) -> int:
-        """Instances over which the step's gradient is a mean: all ranks', or with local SGD this
-        rank's. A rank without any still takes the step of the dense layers."""
-        if not self.local_sgd:
-            return self._instances_of(step)
-        start, stop = self.schedule.positions(step)
-        return max(1, stop - start) * (1 + self.training.negatives)
-
     def _instances_of(self, step: int) -> int:
         """Of all ranks."""
         return self.schedule.positives(step) * (1 + self.training.negatives)
-
-    def _instances(self, steps: int) -> int:
-        return sum(self._instances_of(step) for step in range(steps))
-
-    def _mean_loss(self, epoch: int, steps: int) -> float:
-        loss = sum(self.partial_epoch.losses) / self._instances(steps)
-        if not math.isfinite(loss):
-            raise HpcncfError(
-                f"epoch {epoch}: training diverged, the loss became {loss}. "
-                f"Use a training.lr smaller than {self.training.lr}."
-            )
-        return loss
 
     def _evaluate(self, epoch: int, steps: int) -> dict[str, float]:
         """The fields of the epoch's record. If stopped, saves first: only the evaluation is
@@ -405,15 +387,6 @@ class Trainer:
         if agreed.signum:
             raise Stopped(agreed.signum)
         self.clock.start()
-
-    def _save_after_epoch(self, epoch: int, steps: int) -> None:
-        every = self.training.checkpoint_every
-        if not every or (epoch + 1) % every or steps < self.schedule.steps:
-            return
-        took_s = self._save(epoch)
-        self.epochs[-1] = self.epochs[-1].model_copy(
-            update={"checkpoint_s": self.epochs[-1].checkpoint_s + took_s}
-        )
 
     def _save(self, epoch: int) -> float:
         """Rank 0 writes the state that all ranks share. Returns the seconds it took."""

@@ -218,14 +218,21 @@ def read_frappe(source: Path) -> Rows:
         for where, (item, rating) in _read_member(source, "meta.csv", ["item", "rating"])
         if is_number(rating)
     ]
-    kept = _kept_rows(np.array(users), np.array(items), np.array(rated, dtype=np.int64))
+    columns = np.array(items), np.array(users)
+    kept, before = np.arange(len(users)), -1
+    while len(kept) != before:
+        before = len(kept)
+        for column in columns:
+            _, which, number = np.unique(column[kept], return_inverse=True, return_counts=True)
+            kept = kept[number[which] >= LEAST_ROWS]
+    kept = kept[np.isin(columns[0][kept], np.array(rated, dtype=np.int64))]
     if not len(kept):
         raise DataError(
             f"{source}: no row is left: every user or item has fewer than {LEAST_ROWS} rows, "
             "or no app has a numeric rating"
         )
-    context, columns = _context(np.array(counts)[kept], np.array(categories)[kept])
-    return number_rows(np.array(users)[kept], np.array(items)[kept], context, columns)
+    context, names = _context(np.array(counts)[kept], np.array(categories)[kept])
+    return number_rows(columns[1][kept], columns[0][kept], context, names)
 
 
 def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, Sequence[str]]]:
@@ -243,19 +250,6 @@ def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[st
         raise DataError(f"{source}: not a readable zip file: {error}") from None
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
-
-
-def _kept_rows(
-    users: NDArray[np.int64], items: NDArray[np.int64], rated: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    kept = np.arange(len(users))
-    before = -1
-    while len(kept) != before:
-        before = len(kept)
-        for column in (items, users):
-            _, which, counts = np.unique(column[kept], return_inverse=True, return_counts=True)
-            kept = kept[counts[which] >= LEAST_ROWS]
-    return kept[np.isin(items[kept], rated)]
 
 
 def _context(
@@ -410,8 +404,10 @@ def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[Block]:
             week = 2 * math.pi * at.isocalendar().week / 53
             users.append(user)
             items.append(item)
-            seasons.append(_season(at))
-            daytimes.append(_daytime(at))
+            season = [name for begin, name in SEASONS if (at.month, at.day) >= begin]
+            seasons.append(season[-1] if season else "winter")
+            daytime = [name for hour, name in DAYTIMES if at.hour >= hour]
+            daytimes.append(daytime[-1] if daytime else "night")
             seniority = (at.year - since) / 20 if since else 0.0
             weekend = float(at.weekday() >= 5)
             person = (friends, elite, seniority)
@@ -475,16 +471,6 @@ def _date(row: Mapping[str, Any], key: str, where: str) -> datetime:
         raise DataError(
             f"{where}: {key}: expected a date such as 2018-07-07 22:09:11, came {value!r:.80}"
         ) from None
-
-
-def _season(at: datetime) -> str:
-    return next(
-        (name for begin, name in reversed(SEASONS) if (at.month, at.day) >= begin), "winter"
-    )
-
-
-def _daytime(at: datetime) -> str:
-    return next((name for hour, name in reversed(DAYTIMES) if at.hour >= hour), "night")
 
 
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")

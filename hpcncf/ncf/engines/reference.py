@@ -116,8 +116,14 @@ class CompiledForward(nn.Module):
         self._least = min_instances(training, world_size)
         # In a tuple: as a module of this one it would own the model's parameters once more.
         self._compiled: tuple[Any, ...] = ()
-        if training.compile != "none":
-            self._compiled = (_compile_model(model, training),)
+        if training.compile == "inductor":
+            self._compiled = (torch.compile(model, dynamic=True, options=INDUCTOR_OPTIONS),)
+        elif training.compile == "torchscript":
+            with warnings.catch_warnings():
+                # torch calls TorchScript deprecated; who asks for it by name wants to see it.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._compiled = (torch.jit.script(model),)
+        if self._compiled:
             self._warm_up(training)
 
     def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
@@ -174,15 +180,6 @@ class CompiledStep:
                 raise
             raise HpcncfError(_describe_failure(self._training, error)) from error
         self._compiled = True
-
-
-def _compile_model(model: NeuMF, training: Training) -> Any:
-    if training.compile == "inductor":
-        return torch.compile(model, dynamic=True, options=INDUCTOR_OPTIONS)
-    with warnings.catch_warnings():
-        # torch calls TorchScript deprecated; who asks for it by name wants to see what it does.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(model)
 
 
 def _describe_failure(training: Training, error: RuntimeError) -> str:

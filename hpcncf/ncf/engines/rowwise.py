@@ -100,14 +100,11 @@ class GroupedNetwork:
         of_items = torch.cat([mf_item.view(-1, self._mf), item], dim=1)
         of_rows = torch.cat([of_users, of_items])
         if late:
-            self._divide(of_rows, instances)
+            of_rows.div_(instances)
+            for layer in (*self._linear, self._predict):
+                _gradient(layer.weight).div_(instances)
+                _gradient(layer.bias).div_(instances)
         return of_rows
-
-    def _divide(self, of_rows: Tensor, instances: int) -> None:
-        of_rows.div_(instances)
-        for layer in (*self._linear, self._predict):
-            _gradient(layer.weight).div_(instances)
-            _gradient(layer.bias).div_(instances)
 
     def _first_layer(self, flowing: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of the users' and of the items' MLP parts."""

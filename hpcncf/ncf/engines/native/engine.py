@@ -339,7 +339,13 @@ class Native:
         """Nothing is waited for."""
         if self._transport and not self._apart:
             span, following = next(batches)
-            self._loss.value += self._together(self._transport, span, 1 / instances, following)
+            slot = self._transport.slot()
+            loss, size = self.kernel.gradients(span, 1 / instances, slot, following)
+            self.clock.lap("fused")
+            messages = self._transport.exchange(size)
+            self.clock.lap("sync")
+            self.kernel.apply(messages)
+            self._loss.value += loss
             taken = [span]
         else:
             taken = self._several(list(islice(batches, min(most, self._at_once))), 1 / instances)
@@ -360,14 +366,6 @@ class Native:
             self.clock.end_step(self._instances(span))
         self._at_once = max(1, min(2 * len(spans), int(CALL_S * len(spans) / max(ends[-1], 1e-9))))
         return spans
-
-    def _together(self, transport: Transport, span: Span, scale: float, following: Span) -> float:
-        loss, size = self.kernel.gradients(span, scale, transport.slot(), following)
-        self.clock.lap("fused")
-        messages = transport.exchange(size)
-        self.clock.lap("sync")
-        self.kernel.apply(messages)
-        return loss
 
     def average(self) -> None:
         assert self._transport

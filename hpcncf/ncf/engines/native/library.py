@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -73,13 +73,9 @@ class TestRows(Structure):
     ]
 
 
-def builds_folder() -> Path:
-    return Path(__file__).parent
-
-
 def installed_builds() -> dict[str, Path]:
     """The builds that were installed."""
-    found = {name: sorted(builds_folder().glob(f"_{name}.*so")) for name in BUILDS}
+    found = {name: sorted(Path(__file__).parent.glob(f"_{name}.*so")) for name in BUILDS}
     return {name: paths[0] for name, paths in found.items() if paths}
 
 
@@ -160,7 +156,3 @@ def check_status(library: ctypes.CDLL, status: int | None) -> None:
     """Raises HpcncfError with what the library says where a call failed."""
     if status:
         raise HpcncfError(f"engine native: {library.hpcncf_problem().decode()}")
-
-
-def reference(structure: Structure) -> Any:
-    return byref(structure)
