@@ -47,7 +47,7 @@ SCHEMA_VERSION: Final = 1
 MAX_RUNS: Final = 100_000
 ENGINE: Final = "training.engine"
 SEED: Final = "seed"
-"""Of `training`, or a command's parameter."""
+"""Setting of `training`, or a command's parameter."""
 
 Pack = list["Run"]
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Run(Settings):
     parameters: Parameters = {}  # noqa: RUF012
     """Values of the placeholders of a job file's command."""
     remedies: Remedies = Remedies()
-    """What the probe changes in a command."""
+    """Changes that the probe makes to a command."""
     resources: Resources
     data: Data | None
     """`path` is absolute here. None for a command."""
@@ -320,7 +320,9 @@ def run_identity(
     training: Training | None,
     repeat: int,
 ) -> dict[str, Any]:
-    """What a run computes, as plain data: without memory, time limit, paths and site.
+    """Settings that decide a run's result, as plain data.
+
+    Without memory, time limit, paths and site.
 
     Settings at their defaults are left out, so that a later version with more settings still
     recognises the run.
@@ -342,7 +344,7 @@ def run_identity(
 def command_identity(
     program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
 ) -> dict[str, Any]:
-    """What a command computes: its words with all values in them except memory and time limit."""
+    """A command's words with all values in them except memory and time limit."""
     unfilled = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
     known = placeholder_values(parameters, unfilled | _resource_identity(resources), repeat)
     words = build_command(program, known)

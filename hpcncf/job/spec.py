@@ -193,7 +193,7 @@ class Program(Settings):
 class Remedies(Settings):
     """Changes to a program of your own that are made from outside, none of its lines changed.
 
-    Each is applied where it can be; where not, the record has the reason.
+    Each is applied if it can be; otherwise the record has the reason.
     """
 
     rowwise: bool = False
@@ -227,7 +227,7 @@ class Remedies(Settings):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of `rowwise,threads=1`. Raises UsageError."""
+        """Read `rowwise,threads=1`. Raises UsageError."""
         values: dict[str, Any] = {}
         for word in filter(None, (each.strip() for each in text.split(","))):
             name, equals, value = word.partition("=")
@@ -258,7 +258,7 @@ class Remedies(Settings):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the program's environment."""
+        """Variables for the program's environment."""
         found = {} if self.omp is None else {"OMP_WAIT_POLICY": self.omp.upper()}
         if self.threads is not None:
             found |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))

@@ -123,7 +123,7 @@ Task = list[Run]
 
 
 class NoRoom(HpcncfError):
-    """Slurm accepts no (or not so many) more jobs of this user now."""
+    """Slurm accepts no more jobs of this user now, or fewer than were sent."""
 
 
 def tasks(runs: Sequence[Run]) -> list[Task]:

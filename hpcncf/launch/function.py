@@ -51,7 +51,7 @@ class Future:
         return self.state not in UNDER_WAY
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the function returned on rank 0; waits for it.
+        """The function's return value on rank 0; waits for it.
 
         Raises TimeoutError after `timeout` seconds, RunFailed if the function raised an exception
         (with its traceback) or the run ended without a result.

@@ -178,7 +178,7 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
         job_id = str(executor.submit(answer, str(folder)).job_id)
     try:
         reply = _wait(folder, job_id, wait_s)
-    except BaseException:  # Ctrl-C, too: nobody needs the job any more
+    except BaseException:  # Ctrl-C, too: the job is of no use any more
         with contextlib.suppress(HpcncfError):
             cancel([job_id])
         raise

@@ -31,7 +31,7 @@ class _Tree:
     root: Path
     copied: list[Path]
     linked: list[Path]
-    """Data and whatever else git ignores: the program finds it where it was."""
+    """Data and other files that git ignores, kept at their places by links."""
 
 
 def snapshot_code(paths: ResultPaths, job: JobSpec, runs: list[Run], retry: bool) -> list[Run]:

@@ -120,7 +120,7 @@ def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
 
 
 def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
-    """What the site's jobs may request, according to Slurm; None for another cluster."""
+    """Limits of the site's jobs, according to Slurm; None for another cluster."""
     return Limits.query(load_sites(job.site), user()) if cluster == "slurm" else None
 
 

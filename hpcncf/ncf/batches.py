@@ -81,7 +81,7 @@ class Schedule:
         return max(1, self.rows // self.batch - step)
 
     def positions(self, step: int) -> tuple[int, int]:
-        """This rank's; empty where an epoch's last step has fewer positives than ranks."""
+        """This rank's positions; empty if an epoch's last step has fewer positives than ranks."""
         start = step * self.batch
         return sampling.rank_shard(start, start + self.positives(step), self.rank, self.world_size)
 

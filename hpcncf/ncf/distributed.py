@@ -39,7 +39,7 @@ AGREE_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks do after this step: save, and stop if there was a signal."""
+    """All ranks save after this step, and stop if there was a signal."""
 
     signum: int
     """The signal that stops the run; 0: continue after the checkpoint."""

@@ -32,7 +32,7 @@ PAIR_MULTIPLE = 16  # a block's pairs, and
 COLUMN_MULTIPLE = 8  # a layer's numbers are a multiple of these
 CPU_NUMBERS_PER_THREAD = 2**18  # of the widest layer at once: 1 MiB stays near a core
 GPU_NUMBERS = 2**25
-MAX_SCORES = 2**22  # at once, where a test row has one for each item
+MAX_SCORES = 2**22  # at once, if a test row has one for each item
 
 
 @torch.no_grad()

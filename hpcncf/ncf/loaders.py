@@ -180,7 +180,7 @@ def _quiet_worker(_: int) -> None:
 
 
 def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
-    """Raises HpcncfError where the workers of so many ranks of a node would find no room there."""
+    """Raises HpcncfError if the workers of `ranks` ranks on this node would not fit there."""
     disk = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     if disk:
         share = -(-schedule.batch // schedule.world_size)
@@ -233,7 +233,7 @@ class Loader:
             _ = self.resident  # copied before the first step
 
     def epoch(self, epoch: int, steps: range) -> Iterator[Batch]:
-        """One batch for each of these steps of the epoch, empty where the rank has no row."""
+        """One batch for each of these steps of the epoch, empty if the rank has no row."""
         return map(build_batch, self.rows(epoch, steps))
 
     def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
@@ -297,8 +297,10 @@ def measure_loader(
     seconds: float,
     device: torch.device = CPU,
 ) -> LoaderSpeed:
-    """Of a rank that has rows in every step: the first batch of two epochs, then as many batches
-    as come in so many seconds, through as many epochs as that takes."""
+    """Time the first batch of two epochs, then the batches of `seconds`, over any number of epochs.
+
+    The rank must have rows in every step.
+    """
     loader = Loader(data, training, schedule, device)
 
     def first_batch(epoch: int) -> float:
@@ -319,6 +321,6 @@ def measure_loader(
 
 
 def _now(device: torch.device) -> float:
-    """After all that was queued on the device is done."""
+    """The time once all work queued on the device is done."""
     synchronize(device)
     return time.perf_counter()

@@ -36,7 +36,7 @@ class NeuMF(nn.Module):
         return logits.squeeze(1)
 
     def tables(self) -> list[nn.Embedding]:
-        """Where a step reads a few rows of many; the MF tables first."""
+        """The embeddings, of which a step reads a few rows; the MF tables first."""
         return [
             self.MF_Embedding_User,
             self.MF_Embedding_Item,
@@ -45,7 +45,7 @@ class NeuMF(nn.Module):
         ]
 
     def layers(self) -> list[nn.Module]:
-        """All but the tables: a step uses every parameter of theirs."""
+        """The layers, of which a step uses every parameter."""
         return [self.MLP_layers, self.predict_layer]
 
 
@@ -70,7 +70,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def model_sha256(model: nn.Module) -> str:
-    """Of all parameters' bytes, in the order of their names: equal bits, equal digest."""
+    """Digest of all parameters' bytes, in the order of their names."""
     digest = hashlib.sha256()
     for name, values in sorted(model.named_parameters()):
         digest.update(name.encode())

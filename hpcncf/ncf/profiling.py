@@ -28,7 +28,7 @@ WARMUP_STEPS: Final = 3
 LARGEST_MIB: Final = 64
 """Viewers of traces choke on more."""
 EXIT_TIMEOUT_S: Final = 60.0
-# prctl(2): who may look into this process where Yama lets only its ancestors.
+# prctl(2): lets other processes than its ancestors trace this one, which Yama refuses.
 PR_SET_PTRACER: Final = 0x59616D61
 PR_SET_PTRACER_ANY: Final = ctypes.c_ulong(-1)
 

@@ -32,12 +32,12 @@ _MASK = 0xFFFFFFFF
 FEISTEL_M = 0xD2B74407B1CE6E93
 _FEISTEL_ROUNDS = 24
 
-# The last counter word tells the purposes apart, so that no two ever share random words.
+# The last counter word separates the purposes, so that no two ever share random words.
 NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT, PLACES = range(7)
 
 ROWS_PER_BLOCK = 16
 MANY_ROWS = 1 << 20
-"""From so many on rows are read in blocks: fewer lie in the caches, or nearly so."""
+"""Data with this many rows is read in blocks; fewer rows nearly fit into the caches."""
 MAX_COMPARISONS = 1 << 14
 """Comparisons that take no longer than the operations of a search by halves."""
 
@@ -77,7 +77,7 @@ def _rounds(words: Any, seed: int) -> tuple[Any, Any, Any, Any]:
 
 @lru_cache(maxsize=8)
 def round_keys(seed: int) -> tuple[tuple[int, int], ...]:
-    """Of Philox's ten rounds."""
+    """Keys of Philox's ten rounds."""
     k0, k1 = seed & _MASK, seed >> 32 & _MASK
     return tuple(((k0 + at * _W0) & _MASK, (k1 + at * _W1) & _MASK) for at in range(10))
 
@@ -89,13 +89,13 @@ def uniform_below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
 
 
 def rows_per_block(rows: int) -> int:
-    """How many of so many rows follow one another in every epoch."""
+    """How many of the `rows` follow one another in every epoch."""
     return ROWS_PER_BLOCK if rows >= MANY_ROWS else 1
 
 
 def storage_order(start: int, stop: int, rows: int) -> Ints:
-    """Where prepared data has the rows start to stop of its source: a permutation of range(rows)
-    where they are read in blocks, else they stay in their order."""
+    """Places in prepared data of rows start to stop of its source: a permutation of range(rows)
+    if they are read in blocks, else their own order."""
     if rows_per_block(rows) == 1:
         return np.arange(start, stop)
     return _permute(start, stop, rows, _round_words(0, PLACES, 0))
@@ -118,7 +118,7 @@ def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
 
 
 def _permute(start: int, stop: int, count: int, keys: list[int]) -> Ints:
-    """What a permutation of range(count) has at places start to stop."""
+    """Places start to stop of a permutation of range(count)."""
     value = np.arange(start, stop, dtype=np.uint64)
     if count <= 1:
         return value.astype(np.int64)
@@ -132,12 +132,12 @@ def _permute(start: int, stop: int, count: int, keys: list[int]) -> Ints:
 
 
 def order_bits(count: int) -> int:
-    """A permutation of so many is a bijection on this many bits, walked in cycles."""
+    """Bits of the bijection whose cycles are walked for a permutation of `count`."""
     return max(4, (count - 1).bit_length())  # on fewer, some orders would come far too often
 
 
 def order_keys(seed: int, epoch: int) -> list[int]:
-    """Of the bijection's rounds."""
+    """Keys of the bijection's rounds."""
     return _round_words(seed, ORDER, epoch)
 
 
@@ -187,7 +187,7 @@ def sample_negatives(
     """Items [len(rows), count] that each row's user has no training row of.
 
     `positives[indptr[u]:indptr[u + 1]]` are user u's items, sorted, each once; `others` items are
-    not among them. Draws r below `others` and takes item r, or where r is a positive, its jth (0 is
+    not among them. Draws r below `others` and takes item r, or if r is a positive, its jth (0 is
     the first), the absent item number others - 1 - j.
 
     Exact, of one word: if t positives are below `others`, t of the last items, from `others` on,
@@ -238,7 +238,7 @@ def _below(
     less_their_places: bool = False,
 ) -> Ints:
     """How many of positives[first : first + held], or of these less their places there, are below a
-    bound. Where there are few, all are looked at; else of each number bit by bit, from the
+    bound. If there are few, all are compared; else each number is found bit by bit, from the
     highest."""
     most = int(held.max(initial=0))
     if bound.size * most <= MAX_COMPARISONS:

@@ -63,7 +63,7 @@ class StepClock:
         return passed
 
     def sent(self, size: int) -> None:
-        """In this step a message of so many bytes went to the other ranks."""
+        """Count a message of `size` bytes that went to the other ranks in this step."""
         self._sent.append(size)
 
     def end_step(self, instances: int) -> None:

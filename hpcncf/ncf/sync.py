@@ -147,7 +147,7 @@ class DeviceTransport:
 
 # Each rank has a cache line with the number of its last exchange and the sizes of its messages, and
 # three slots: it writes the next message while others may still read its last two. The memory has
-# no name (memfd), so nothing is left of it after its processes have ended, in whatever way. A rank
+# no name (memfd), so nothing is left of it once its processes have ended. A rank
 # locks one byte of it; the kernel releases the lock when the process ends, and the others notice.
 
 LINE: Final = 64
@@ -398,7 +398,7 @@ MAX_SMALL_TENSOR = 2**18
 
 
 class LocalEngine(Protocol):
-    """An engine that knows which of its rows differ from those on the other ranks."""
+    """An engine that records which of its rows differ from those on the other ranks."""
 
     def touched_rows(self) -> Tensor:
         """Distinct ids of the rows that steps read since the last call, int64 [n]."""

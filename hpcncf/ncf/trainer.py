@@ -342,7 +342,7 @@ class Trainer:
         return min(alike, steps_until_mean(self.training, step)) if self.local_sgd else alike
 
     def _instances_of(self, step: int) -> int:
-        """Of all ranks."""
+        """Instances of a step over all ranks."""
         return self.schedule.positives(step) * (1 + self.training.negatives)
 
     def _evaluate(self, epoch: int, steps: int) -> dict[str, float]:

@@ -58,7 +58,7 @@ class Qos:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a cluster has; None where Slurm was not asked or did not answer."""
+    """Resources and limits of a cluster; None if Slurm was not asked or did not answer."""
 
     partitions: list[Partition] | None = None
     nodes: list[Node] | None = None
@@ -228,7 +228,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """One shape of resources, and where its site sends it."""
+    """Resources of a job, and the partition, account and QOS of its site."""
 
     resources: Resources
     partition: str | None
@@ -447,7 +447,7 @@ def has_features(constraint: str, features: frozenset[str]) -> bool:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a site's jobs may request."""
+    """Limits of a site's jobs."""
 
     site: Site
     known: Capacity

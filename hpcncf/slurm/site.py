@@ -215,12 +215,12 @@ MailType = Literal[
 
 
 class Site(Settings):
-    """What differs between clusters: a file of slurm_templates/, or a user's own."""
+    """Settings that differ between clusters: a file of slurm_templates/, or a user's own."""
 
     partition: Line | None = None
     """Slurm's `--partition`, one or several with commas; left out, the cluster's default."""
     account: Line | None = None
-    """Who is charged, where the cluster asks (`--account`)."""
+    """Account that is charged, if the cluster requires one (`--account`)."""
     qos: Line | None = None
     """Quality of service (`--qos`)."""
     constraint: Line | None = None
@@ -255,7 +255,7 @@ class Site(Settings):
     """Seconds before the time limit at which Slurm warns the ranks; at most a sixth of the limit,
     for Slurm may warn up to a minute earlier."""
     mail_user: Line | None = None
-    """Whom Slurm writes to, where it sends mail; left out, the user who submits."""
+    """Address of Slurm's mails, if it sends any; left out, the user who submits."""
     mail_type: list[MailType] = []  # noqa: RUF012
     """When it writes, as `[END, FAIL]`: once for each array, with `ARRAY_TASKS` for each task."""
     interface: Interface | None = None
@@ -268,7 +268,7 @@ class Site(Settings):
     and of one GPU, or of a whole node, with these words in the model's name (of the GPU or CPU). A
     node's price includes its cores and GPUs. `hpcncf report` then compares costs by price."""
     currency: Line = "credits"
-    """What `prices` are in, as `EUR`."""
+    """Currency of `prices`, as `EUR`."""
 
     @model_validator(mode="after")
     def one_environment(self) -> Self:

@@ -95,7 +95,7 @@ class ColumnFile:
             assert self._write_header() == self._header_bytes
 
     def _write_header(self) -> int:
-        """Returns where rows begin: numpy leaves room for a first axis of any length."""
+        """Returns the place of the first row: numpy leaves room for a first axis of any length."""
         header = {
             "descr": npy.dtype_to_descr(self.kind),
             "fortran_order": False,
@@ -290,7 +290,7 @@ def is_positive(
 
 SLOTS: Final = 32
 _GOLDEN: Final = np.uint32(0x9E3779B1)
-_TYPICAL_LOAD: Final = 24  # with so many items, few buckets overflow
+_TYPICAL_LOAD: Final = 24  # few buckets with this many items overflow
 
 
 def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint16]]:

@@ -123,7 +123,7 @@ class Manifest(Outline):
 
     @property
     def parameters(self) -> int:
-        """Of the model at its default widths: 40 per user and item, and the dense layers'."""
+        """Parameters of the model at its default widths: 40 per user and item, and the layers'."""
         inputs = 64 + len(self.context_columns)
         return 40 * (self.users + self.items) + 32 * inputs + 32 + 16 * 32 + 16 + 8 * 16 + 8 + 17
 

@@ -122,7 +122,7 @@ def _map_arrays(folder: Path, manifest: Manifest) -> Prepared:
 
 
 def _advise_huge_pages(data: Prepared) -> None:
-    """Ask the kernel for huge pages for what its page cache does not hold yet.
+    """Ask the kernel for huge pages for parts that its page cache does not hold yet.
 
     Only for arrays that are read in order: otherwise each page that is not cached would bring
     megabytes with it.

@@ -250,7 +250,7 @@ class PairFiles:
         return slice(self.starts[number], self._ends[number])
 
     def pairs(self, number: int) -> tuple[Int64s, Int64s]:
-        """Of one part, the distinct pairs of all rows, and those of training rows."""
+        """The distinct pairs of all rows of one part, and those of its training rows."""
         marked = np.sort(self._files[number][:])
         return drop_repeats(marked >> 1), drop_repeats(marked[marked & 1 == 0] >> 1)
 
@@ -287,7 +287,7 @@ class PreparedArrays:
         self.test_context.append(context)
 
     def append_positives(self, counts: Int64s, positives: Int32s) -> None:
-        """Of the next users: each one's number of positives, and the positives of all."""
+        """Add the next users: each one's number of positives, and the positives of all."""
         self.positives.append(positives)
         indptr = np.concatenate([[0], np.cumsum(counts)])
         for users in slices(len(counts)):

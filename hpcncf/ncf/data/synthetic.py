@@ -25,8 +25,8 @@ from hpcncf.ncf.data.split import Report, SplitCounts, draw_test_negatives, writ
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
 MAX_ACTIVITY: Final = 3.0
-"""Of the most active user relative to the median one, so that every user leaves enough items for
-the test negatives."""
+"""Activity of the most active user relative to the median one: every user then leaves enough items
+for the test negatives."""
 GROUP: Final = 4
 """Width of a one-hot group of the context."""
 TRIES: Final = 8

@@ -75,7 +75,7 @@ class ReplicatedModel:
         if training.bucket_mb is not None:  # torch's default is not one size, but two
             settings["bucket_cap_mb"] = training.bucket_mb
         parallel = DistributedDataParallel(module, **settings)
-        # A lambda: DDP takes annotations for types, and ours are text until somebody asks.
+        # A lambda: DDP reads annotations as types, and ours are text.
         parallel.register_comm_hook(None, lambda group, bucket: self._all_reduce(group, bucket))
         return parallel
 
@@ -139,14 +139,14 @@ class CompiledForward(nn.Module):
         return logits.float()
 
     def _warm_up(self, training: Training) -> None:
-        """Raises HpcncfError where the compiler is missing or fails."""
+        """Raises HpcncfError if the compiler is missing or fails."""
         # Two tensors: inductor would compile anew for items that are not the users.
         users, items = (
             torch.zeros(self._least, dtype=torch.int64, device=self._device) for _ in range(2)
         )
         context = torch.zeros(self._least, self.model.columns, device=self._device)
         try:
-            # As it trains: torch.compile would compile anew where TensorFloat-32 is allowed later.
+            # As in training: torch.compile would compile anew if TensorFloat-32 is allowed later.
             allowed = precision.tf32_allowed(training, torch.device(self._device))
             # Of the device it trains on: to ask all would begin a context on each GPU of the node.
             mine = [torch.cuda.current_device()] if self._device == "cuda" else []
@@ -159,7 +159,7 @@ class CompiledForward(nn.Module):
 
 
 def min_instances(training: Training, world_size: int) -> int:
-    """What the smallest part of a whole step has, on the rank that has the fewest positives."""
+    """Instances of the smallest part of a whole step, on the rank with the fewest positives."""
     positives = training.batch_over_ranks(world_size) // world_size
     return max(1, positives * (1 + training.negatives) // training.accumulate)
 
@@ -172,7 +172,7 @@ class CompiledStep:
         self._training, self._compiled = training, False
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Raises HpcncfError at the first call, where the compiler is missing or fails."""
+        """Raises HpcncfError at the first call if the compiler is missing or fails."""
         try:
             self._step(*tensors)
         except RuntimeError as error:
@@ -278,7 +278,7 @@ class Reference:
 
 
 def split_batch(batch: Batch, number: int) -> list[Batch]:
-    """So many, of sizes that differ by one instance at most; the last ones may be empty."""
+    """`number` parts, whose sizes differ by one instance at most; the last ones may be empty."""
     if number == 1:
         return [batch]
     split = [torch.tensor_split(each, number) for each in batch]

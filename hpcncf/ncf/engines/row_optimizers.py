@@ -31,7 +31,7 @@ class StepCounter:
 
     A step that is compiled or captured as a graph must not read a count on the host: the graph
     would repeat that value forever. It reads tensors that the device advances. The host counts as
-    well, so that nobody has to ask the device."""
+    well, so that the device is never asked."""
 
     def __init__(self, lr: float, of_device: Tensor | None = None) -> None:
         """`of_device`: a tensor with the parameters' type and device, if the device counts too."""

@@ -47,7 +47,7 @@ def _pointer(array: NDArray[Any], kind: Any) -> Any:
 
 
 class MemoryOwner:
-    """Frees the engine when neither a kernel nor an array of its memory is left."""
+    """Frees the engine once no kernel and no array of its memory is left."""
 
 
 class Kernel:
@@ -63,13 +63,12 @@ class Kernel:
         doubles: bool = False,
         build: str | None = None,
     ) -> None:
-        """Raises NotBuilt where the library is not there, HpcncfError where data is not as it
-        must be."""
+        """Raises NotBuilt if the library is missing, HpcncfError if the arrays do not fit."""
         self._library = load_library(build)
         self._kind: type[Any] = np.float64 if doubles else np.float32
         self.sizes, self.context = sizes, len(data.manifest.context_columns)
         manifest, small = data.manifest, data.manifest.small_columns
-        # The library keeps the addresses: so must we keep the arrays.
+        # The library keeps addresses, so these arrays must stay alive.
         self._kept: list[NDArray[Any]] = [
             np.ascontiguousarray(data.train_rows, dtype=row_dtype(self.context - small, small)),
             np.ascontiguousarray(data.positives_indptr, dtype=np.int64),
@@ -167,7 +166,7 @@ class Kernel:
     def apply(self, messages: Sequence[Bytes]) -> None:
         """The second half: steps by the messages of all ranks, summed in the ranks' order, so that
         each rank's copy of the model stays the same to the bit. Raises HpcncfError, with nothing
-        changed, where one is not as `gradients` writes it."""
+        changed, if a message was not written by `gradients`."""
         ranks = len(messages)
         addresses = (c_void_p * ranks)(*(each.ctypes.data for each in messages))
         sizes = (c_int64 * ranks)(*(each.nbytes for each in messages))
@@ -175,7 +174,7 @@ class Kernel:
         check_status(self._library, status)
 
     def watch(self) -> None:
-        """From now on `moved` knows which rows steps read."""
+        """Record the rows that steps read, for `touched_rows`."""
         check_status(self._library, self._library.hpcncf_watch(self._engine))
 
     def touched_rows(self) -> NDArray[np.int64]:
@@ -194,7 +193,7 @@ class Kernel:
         return rows
 
     def put_rows(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        """Go on from such rows, as of the last step; no id twice."""
+        """Continue from such rows, as of the last step; ids are distinct."""
         rows = np.ascontiguousarray(rows, dtype=self._kind)
         assert rows.shape == (len(ids), self.row_numbers)
         status = self._library.hpcncf_put_rows(
@@ -249,8 +248,8 @@ class Kernel:
 def message_capacity(
     sizes: Model, training: Training, context: int, most_positives: int, doubles: bool = False
 ) -> int:
-    """Bytes of the longest message of `gradients`: what ranks have to give each other room for,
-    before there is an engine. Raises NotBuilt."""
+    """Bytes of the longest message of `gradients`, known before there is an engine. Raises
+    NotBuilt."""
     settings = _settings(sizes, training, context, 1, most_positives)
     return int(load_library().hpcncf_capacity(byref(settings), int(doubles)))
 
@@ -283,8 +282,8 @@ def _settings(
 PAD = 8
 MAX_PAIRS_PER_CALL = 2**23  # pairs in a call, which no signal interrupts: tenths of a second
 CALL_S: Final = 0.01
-"""Steps of so many seconds are taken in one call: what Python does between two finds none of its
-code and data in the caches, and takes as long as a tenth or two of a step."""
+"""Steps that take about this long together are one call: between two calls Python finds none of its
+code and data in the caches, and takes a tenth or two of a step."""
 
 
 def padded_width(width: int) -> int:
@@ -293,7 +292,7 @@ def padded_width(width: int) -> int:
 
 class Native:
     """Any number of threads, no dropout. It draws its own instances. Several ranks exchange their
-    gradients in each step, or, with `sync: local_sgd`, go on from their mean now and then."""
+    gradients in each step, or, with `sync: local_sgd`, continue from their mean every few steps."""
 
     def __init__(
         self,
@@ -392,7 +391,7 @@ class Native:
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        """What items add to layer 1 is computed anew for each part: hundredths of its time."""
+        """Computes the items' share of layer 1 anew for each part: hundredths of its time."""
         sampled = candidates == "sampled"
         width = 1 + data.test_negatives.shape[1] if sampled else data.manifest.items
         step = max(1, MAX_PAIRS_PER_CALL // width)
@@ -426,7 +425,7 @@ class Native:
 
 
 def most_positives(schedule: Schedule) -> int:
-    """Of a step, on the rank that has most."""
+    """Most positives of a step on any rank."""
     return -(-min(schedule.batch, max(1, schedule.rows)) // schedule.world_size)
 
 

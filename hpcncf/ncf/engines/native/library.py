@@ -24,7 +24,7 @@ BUILDS: Final = {
 
 
 class NotBuilt(HpcncfError):
-    """There was no compiler when hpcncf was installed, or none that could build it."""
+    """No compiler could build the engine when hpcncf was installed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ def installed_builds() -> dict[str, Path]:
 
 
 def cpu_flags() -> set[str]:
-    """Of the CPU and its kernel; empty where /proc/cpuinfo does not list them."""
+    """Features of the CPU and its kernel; empty if /proc/cpuinfo does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def select_build(builds: dict[str, Path], flags: set[str]) -> str | None:
 
 @cache
 def load_library(name: str | None = None) -> ctypes.CDLL:
-    """The best build for this machine, or the named one. Raises NotBuilt where there is none."""
+    """The best build for this machine, or the named one. Raises NotBuilt if there is none."""
     builds = installed_builds()
     name = name or select_build(builds, cpu_flags())
     if name is None or name not in builds:
@@ -153,6 +153,6 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def check_status(library: ctypes.CDLL, status: int | None) -> None:
-    """Raises HpcncfError with what the library says where a call failed."""
+    """Raises HpcncfError with the library's message if a call failed."""
     if status:
         raise HpcncfError(f"engine native: {library.hpcncf_problem().decode()}")
