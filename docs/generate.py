@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpcncf import cli
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import Data, JobSpec, Model, Program, Remedies, Resources, Training
 from hpcncf.records.schema import (
     Batches,
@@ -34,7 +35,7 @@ from hpcncf.records.schema import (
     Sync,
     TrainingRecord,
 )
-from hpcncf.slurm import batch_script
+from hpcncf.slurm.batch_script import Source, text_byhand
 from hpcncf.slurm.site import Site
 
 ROOT = Path(__file__).parent.parent
@@ -197,9 +198,41 @@ def texts() -> dict[Path, str]:
         ROOT / "docs/job-file.md": job_file_reference(),
         ROOT / "docs/records.md": records_reference(),
         ROOT / "docs/commands.md": commands_reference(),
-        **{ROOT / "slurm_templates" / name: text for name, text in batch_script.texts().items()},
+        **{ROOT / "slurm_templates" / name: text for name, text in example_scripts().items()},
         ROOT / "docs/site-file.md": f"{SITE_OPENING}\n{table(Site, '')}",
     }
+
+
+MODULES = Site(partition="cpu", account="my_project", modules=["python/3.11"], venv="~/hpcncf")
+GPUS = Site(
+    partition="gpu", account="my_project", container="apptainer exec --nv '/images/torch 2.sif'"
+)
+NODES = {"nodes": 2, "tasks_per_node": 4, "cpus_per_task": 2, "mem_gb": 16.0}
+# Name -> site, resources and grid.
+SCRIPTS: dict[str, tuple[Site, dict[str, Any], dict[str, list[Any]]]] = {
+    "one_run": (MODULES, {"cpus_per_task": 4}, {}),
+    "array": (MODULES, {"cpus_per_task": 2}, {"training.lr": [0.0005, 0.001, 0.002]}),
+    "ranks_srun": (MODULES, NODES, {}),
+    "ranks_torchrun": (MODULES, {**NODES, "launcher": "torchrun"}, {}),
+    "gpus": (GPUS, {"tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 8}, {}),
+}
+SCRIPT_NOTE = (
+    "# An example of what `hpcncf plan JOB.yaml --by-hand` prints. Print your own: a run's id is "
+    "made from its settings and data."
+)
+
+
+def example_scripts() -> dict[str, str]:
+    """Content of each example script by file name."""
+    scripts = {}
+    for name, (site, resources, grid) in SCRIPTS.items():
+        job = JobSpec(
+            name=name, data=Data(path="/data/frappe"), resources=Resources(**resources), grid=grid
+        )
+        source = Source(Path("/project/my job.yaml"), Path(f"/project/results/{name}"))
+        runs = expand_job(job, {}).runs
+        scripts[f"{name}.sbatch"] = text_byhand(job, site, runs, source, SCRIPT_NOTE)
+    return scripts
 
 
 def commands_reference() -> str:

@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli.submit import report_submission
-    from hpcncf.launch import submit as amend
     from hpcncf.launch import submit as launch
+    from hpcncf.launch.retry import amend
     from hpcncf.paths import ResultPaths
 
     paths = ResultPaths(args.results.resolve())
     job = _job(paths)
-    plan = amend.amend(paths, args.settings)
+    plan = amend(paths, args.settings)
     cluster = launch.choose_cluster(args.cluster or launch.last_cluster(paths))
     limits, alone = launch.limits_of(job, cluster), set[str]()
     if args.escalate:

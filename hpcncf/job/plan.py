@@ -322,10 +322,8 @@ def run_identity(
 ) -> dict[str, Any]:
     """Settings that decide a run's result, as plain data.
 
-    Without memory, time limit, paths and site.
-
-    Settings at their defaults are left out, so that a later version with more settings still
-    recognises the run.
+    Memory, time limit, paths and site are no part of it. Settings at their defaults are left out,
+    so that a later version with more settings still recognises the run.
     """
     plain = model.model_dump(mode="json", exclude_defaults=True) if model else None
     if model and plain is not None:

@@ -1,11 +1,13 @@
-"""Retry with more memory or time."""
+"""Retry with more memory or time, as the user asks or doubled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from hpcncf.errors import UsageError
+from hpcncf.job.load import parse_yaml, validate_settings
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
@@ -17,6 +19,9 @@ from hpcncf.state.status import RunState
 
 Key = Literal["mem_gb", "timeout_min"]
 FACTOR: Final = 2
+FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
+# Runs in these states keep their request.
+KEPT: Final = ("completed", "running", "pending")
 # Of the job file's request: three doublings. A run that needs more has another fault.
 MOST: Final = 8
 
@@ -91,3 +96,31 @@ def enlarged(
     else:
         why_not = refusal(run.resources.model_copy(update={key: after})) or ""
     return Change(key, before, before if why_not else after, why_not)
+
+
+def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
+    """The results' plan with these `key=value` settings in every run that will be submitted.
+
+    Raises UsageError for a setting that would make it a different run.
+    """
+    plain: dict[str, Any] = {}
+    for setting in settings:
+        dotted, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"-s {setting}: expected key=value, as in -s {FREE[1]}=60")
+        if dotted not in FREE:
+            raise UsageError(
+                f"-s {setting}: would make it a different run. Submit the job file with that "
+                f"setting; retry accepts {', '.join(FREE)}"
+            )
+        plain[dotted.split(".")[1]] = parse_yaml(text, f"-s {setting}")
+    update = validate_settings(Resources, plain, "-s").model_dump(include=set(plain))
+    if not update:
+        return read_plan(paths)
+    with writing(paths.folder), locked(paths):
+        plan = read_plan(paths)
+        states = status.states(paths, plan)
+        runs = [s.run if s.state in KEPT else with_resources(s.run, update) for s in states]
+        plan = plan.model_copy(update={"runs": runs})
+        write_plan(paths, plan)
+    return plan

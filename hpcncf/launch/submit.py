@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import parse_yaml, validate_settings
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import Data, JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
 from hpcncf.launch.arrays import Delivery, queued, recover_arrays, send_arrays
-from hpcncf.launch.retry import with_resources
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
-from hpcncf.records.plan_file import locked, read_plan, write_plan, writing
+from hpcncf.records.plan_file import locked, write_plan, writing
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions, user
 from hpcncf.slurm.preflight import Limits
@@ -30,39 +28,8 @@ from hpcncf.state import status
 from hpcncf.state.decide import read_claim
 from hpcncf.state.status import RunState
 
-FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
-# Runs in these states keep their request.
-KEPT: Final = ("completed", "running", "pending")
 # Runs in these states belong to another submission, or to a user's own torchrun.
 ACTIVE: Final = ("pending", "running")
-
-
-def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
-    """The results' plan with these `key=value` settings in every run that will be submitted.
-
-    Raises UsageError for a setting that would make it a different run.
-    """
-    plain: dict[str, Any] = {}
-    for setting in settings:
-        dotted, equals, text = setting.partition("=")
-        if not equals:
-            raise UsageError(f"-s {setting}: expected key=value, as in -s {FREE[1]}=60")
-        if dotted not in FREE:
-            raise UsageError(
-                f"-s {setting}: would make it a different run. Submit the job file with that "
-                f"setting; retry accepts {', '.join(FREE)}"
-            )
-        plain[dotted.split(".")[1]] = parse_yaml(text, f"-s {setting}")
-    update = validate_settings(Resources, plain, "-s").model_dump(include=set(plain))
-    if not update:
-        return read_plan(paths)
-    with writing(paths.folder), locked(paths):
-        plan = read_plan(paths)
-        states = status.states(paths, plan)
-        runs = [s.run if s.state in KEPT else with_resources(s.run, update) for s in states]
-        plan = plan.model_copy(update={"runs": runs})
-        write_plan(paths, plan)
-    return plan
 
 
 Why = Literal["active", "refused", "unknown", "no_room"]

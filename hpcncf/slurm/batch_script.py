@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.plan import Run, expand_job
-from hpcncf.job.spec import Data, JobSpec, Resources
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.slurm.site import (
     DEAF_AT_FIRST,
     Site,
@@ -223,35 +223,3 @@ def _command(
     yield f"-m hpcncf.worker {shlex.quote(str(source.job_file))}"
     yield f'--run-id "$run" --results {shlex.quote(str(source.results))}'
     yield from (f"-s {shlex.quote(setting)}" for setting in source.settings)
-
-
-MODULES = Site(partition="cpu", account="my_project", modules=["python/3.11"], venv="~/hpcncf")
-GPUS = Site(
-    partition="gpu", account="my_project", container="apptainer exec --nv '/images/torch 2.sif'"
-)
-NODES = {"nodes": 2, "tasks_per_node": 4, "cpus_per_task": 2, "mem_gb": 16.0}
-# Name -> site, resources and grid.
-EXAMPLES: dict[str, tuple[Site, dict[str, Any], dict[str, list[Any]]]] = {
-    "one_run": (MODULES, {"cpus_per_task": 4}, {}),
-    "array": (MODULES, {"cpus_per_task": 2}, {"training.lr": [0.0005, 0.001, 0.002]}),
-    "ranks_srun": (MODULES, NODES, {}),
-    "ranks_torchrun": (MODULES, {**NODES, "launcher": "torchrun"}, {}),
-    "gpus": (GPUS, {"tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 8}, {}),
-}
-NOTE_EXAMPLES = (
-    "# An example of what `hpcncf plan JOB.yaml --by-hand` prints. Print your own: a run's id is "
-    "made from its settings and data."
-)
-
-
-def texts() -> dict[str, str]:
-    """Content of each example script by file name."""
-    scripts = {}
-    for name, (site, resources, grid) in EXAMPLES.items():
-        job = JobSpec(
-            name=name, data=Data(path="/data/frappe"), resources=Resources(**resources), grid=grid
-        )
-        source = Source(Path("/project/my job.yaml"), Path(f"/project/results/{name}"))
-        runs = expand_job(job, {}).runs
-        scripts[f"{name}.sbatch"] = text_byhand(job, site, runs, source, NOTE_EXAMPLES)
-    return scripts

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from docs.generate import SCRIPTS
 from hpcncf.errors import UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Run, expand_job
@@ -24,7 +25,7 @@ from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.submissions import user
-from hpcncf.slurm.batch_script import EXAMPLES, Source, text, text_byhand
+from hpcncf.slurm.batch_script import Source, text, text_byhand
 from hpcncf.slurm.site import (
     DEAF_AT_FIRST,
     Site,
@@ -329,7 +330,7 @@ def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
 
 def test_every_example_of_a_plain_script_is_read_by_bash() -> None:
     found = sorted(templates().glob("*.sbatch"))
-    assert {path.stem for path in found} == set(EXAMPLES)
+    assert {path.stem for path in found} == set(SCRIPTS)
     for path in found:
         subprocess.run(["bash", "-n", path], check=True)
 

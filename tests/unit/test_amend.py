@@ -9,7 +9,7 @@ import pytest
 from make_results import plan_of
 
 from hpcncf.errors import UsageError
-from hpcncf.launch import submit
+from hpcncf.launch import retry
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
 
@@ -19,7 +19,7 @@ def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> N
     before = plan_of(paths).runs
     make_results.complete(paths, before[:2])
     told = ["resources.mem_gb=7", "resources.timeout_min=99", "resources.runs_per_task=4"]
-    plan = submit.amend(ResultPaths(paths.folder), told)
+    plan = retry.amend(ResultPaths(paths.folder), told)
     assert read_plan(paths) == plan
     assert plan.runs[:2] == before[:2]
     given = [run.resources for run in plan.runs[2:]]
@@ -44,5 +44,5 @@ def test_what_would_change_the_run_is_refused(tmp_path: Path, setting: str, comp
     paths = make_results.demo(tmp_path, repeats=1)
     before = paths.plan.read_text()
     with pytest.raises(UsageError, match=complaint):
-        submit.amend(paths, [setting])
+        retry.amend(paths, [setting])
     assert paths.plan.read_text() == before
