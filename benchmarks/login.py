@@ -66,7 +66,7 @@ def main() -> int:
         rows.append([name, f"{median(times):.3f}", f"{max(times):.3f}", "", ""])
     with tempfile.TemporaryDirectory() as temporary:
         for runs in STATUS_RUNS:
-            paths = generated(Path(temporary) / f"{runs}", runs, 1, 0)
+            paths = generated(Path(temporary) / f"{runs}", runs, 1, 10)
             costs = [measure_command([*HPCNCF, "status", str(paths.folder)]) for _ in range(ROUNDS)]
             times, peak = [cost.seconds for cost in costs], max(cost.peak_bytes for cost in costs)
             cells = [f"{median(times):.2f}", f"{max(times):.2f}", f"{peak / 2**20:.0f}"]
