@@ -43,8 +43,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench((asked.keep or Path(folder)).resolve())
         bench.folder.mkdir(parents=True, exist_ok=True)
-        results = list(suite.run(can, bench, tell, asked.tries))
-    print(*matrix.page(results, cannot), sep="\n")
+        results: list[suite.Result] = []
+        try:
+            results.extend(suite.run(can, bench, tell, asked.tries))
+        finally:  # at the time limit, too
+            print(*matrix.page(results, cannot), sep="\n", flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks programs`: is the cause named, and the line, for programs of users?
 
 Each program of `tests/programs` runs under `hpcncf run`; its diagnosis is compared with
-`expected.yaml`. Prints one row a program, and the confusion of causes.
+`expected.yaml`. Prints how many were right, the misses, and folded the confusion of causes and all.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks import results
+from benchmarks.verbs import end_in_order
+
 FOLDER = Path(__file__).parents[1] / "tests/programs"
 # Characters of a source line in a table.
 MOST_SHOWN = 48
+LIMIT_S = 150.0
+NOT_ESTABLISHED = "not established"
 
 
 @dataclass(frozen=True)
@@ -46,15 +51,17 @@ def command_of(file: Path, ranks: int) -> list[str]:
     return [sys.executable, *runner, str(file)]
 
 
-def diagnosis_of(command: Sequence[str], results: Path, folder: Path = FOLDER) -> dict[str, Any]:
+def diagnosis_of(command: Sequence[str], into: Path, folder: Path = FOLDER) -> dict[str, Any]:
     """The diagnosis of a run of the command, as `hpcncf diagnose --json` prints it.
 
     Raises CalledProcessError where there is none.
     """
     hpcncf = [sys.executable, "-m", "hpcncf"]
-    run = [*hpcncf, "run", "--quiet", "--results", str(results), "--", *command]
-    ran = subprocess.run(run, cwd=folder, check=False, capture_output=True, text=True, timeout=600)
-    words = [*hpcncf, "diagnose", str(results), "--json"]
+    run = [*hpcncf, "run", "--quiet", "--results", str(into), "--", *command]
+    ran = subprocess.run(
+        run, cwd=folder, check=False, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    words = [*hpcncf, "diagnose", str(into), "--json"]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         print(ran.stderr, done.stderr, file=sys.stderr)
@@ -86,61 +93,79 @@ def judge(program: str, expected: Mapping[str, Any], told: Mapping[str, Any], s:
     )
 
 
-def measure(names: Sequence[str]) -> list[Row]:
+def failed(error: Exception) -> dict[str, Any]:
+    """In place of a diagnosis, so that one program stops no other."""
+    print(error, file=sys.stderr)
+    return {"primary": None, "verdict": "failed"}
+
+
+def measure(names: Sequence[str]) -> Iterator[Row]:
     expected = yaml.safe_load((FOLDER / "expected.yaml").read_text())
-    rows = []
     for name in names or list(expected):
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             command = command_of(FOLDER / name, expected[name].get("ranks", 1))
-            told = diagnosis_of(command, Path(folder) / "r")
-        row = judge(name, expected[name], told, time.monotonic() - began)
-        print(format_row(row), flush=True)
-        rows.append(row)
-    return rows
+            try:
+                told = diagnosis_of(command, Path(folder) / "r")
+            except (subprocess.SubprocessError, LookupError) as error:
+                told = failed(error)
+        yield judge(name, expected[name], told, time.monotonic() - began)
 
 
-HEAD = """\
-| program | cause | found | line | named line | s |
-|---|---|---|---|---|---|"""
+HEAD = ("program", "cause", "found", "line", "named line", "s:")
 
 
-def format_row(row: Row) -> str:
+def cells(row: Row) -> list[str]:
     found = row.found if row.right_cause else f"**{row.found}**"
     line = {None: "", True: "right", False: "**wrong**"}[row.right_line]
     text = row.line.replace("|", "\\|").replace("`", "'")
     named = (
         f"`{text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + '...'}`" if text else ""
     )
-    cause = " or ".join(row.expected)
-    return f"| {row.program} | {cause} | {found} | {line} | {named} | {row.seconds:.0f} |"
+    return [row.program, " or ".join(row.expected), found, line, named, f"{row.seconds:.0f}"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks programs", description=__doc__)
-    parser.add_argument("program", nargs="*", help="only these; default: all")
-    names = parser.parse_args(arguments).program
-    print(HEAD, flush=True)
-    print_totals(measure(names))
-    return 0
-
-
-def print_totals(rows: Sequence[Row]) -> None:
-    """How many were right, and the confusion of causes."""
-    lines = [row for row in rows if row.right_line is not None]
-    healthy = [row for row in rows if row.expected == ("healthy",)]
-    print(
-        f"\nCauses right: {sum(row.right_cause for row in rows)} of {len(rows)}. Lines right: "
+def page(rows: Sequence[Row]) -> Iterator[str]:
+    """How many were right, the misses, and folded the confusion of causes and all programs."""
+    judged = [row for row in rows if row.expected != (NOT_ESTABLISHED,)]
+    lines = [row for row in judged if row.right_line is not None]
+    healthy = [row for row in judged if row.expected == ("healthy",)]
+    yield (
+        f"Causes right: {sum(row.right_cause for row in judged)} of {len(judged)}. Lines right: "
         f"{sum(bool(row.right_line) for row in lines)} of {len(lines)}. False alarms: "
         f"{sum(not row.right_cause for row in healthy)} of {len(healthy)} healthy programs.\n"
     )
-    print("| cause | programs | right | called instead |")
-    print("|---|---|---|---|")
-    for cause in sorted({row.expected[0] for row in rows}):
-        of = [row for row in rows if row.expected[0] == cause]
-        missed = Counter(row.found for row in of if not row.right_cause)
-        instead = ", ".join(f"{found} {number}" for found, number in missed.most_common())
-        print(f"| {cause} | {len(of)} | {sum(row.right_cause for row in of)} | {instead} |")
+    if missed := [row for row in judged if not row.right_cause or row.right_line is False]:
+        yield from results.table(HEAD, map(cells, missed))
+        yield ""
+    causes = []
+    for cause in sorted({row.expected[0] for row in judged}):
+        of = [row for row in judged if row.expected[0] == cause]
+        instead = Counter(row.found for row in of if not row.right_cause).most_common()
+        called = ", ".join(f"{found} {number}" for found, number in instead)
+        causes.append([cause, f"{len(of)}", f"{sum(row.right_cause for row in of)}", called])
+    confusion = results.table(("cause", "programs:", "right:", "called instead"), causes)
+    everything = results.table(HEAD, map(cells, rows))
+    yield from results.fold("By cause, and all programs", [*confusion, "", *everything])
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print the page, of the rows until then also if SIGTERM ends this."""
+    end_in_order()
+    found: list[Row] = []
+    try:
+        for row in rows:
+            print(*cells(row), sep=" | ", file=sys.stderr, flush=True)
+            found.append(row)
+    finally:
+        print(*page(found), sep="\n", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
+    parser.add_argument("program", nargs="*", help="only these; default: all")
+    show(measure(parser.parse_args(arguments).program))
+    return 0
 
 
 if __name__ == "__main__":

@@ -128,4 +128,5 @@ def fold(summary: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def failed(block: Block, why: str) -> Block:
-    return replace(block, body=f"**Failed: {why}.**")
+    """With what it had printed by then."""
+    return replace(block, body=f"**Failed: {why}.**\n\n{block.body}".strip())

@@ -2,8 +2,8 @@
 
 Clones those of `programs.yaml` from GitHub (or takes them from the folder HPCNCF_PROGRAMS, as
 owner+name), installs the packages that they need into an environment of their own, which has no
-hpcncf, and prints a row for each: the cause that a profiler showed, if it is known, and the one
-that hpcncf names.
+hpcncf, and compares the cause that a profiler showed, if it is known, with the one that hpcncf
+names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from benchmarks.programs import HEAD, diagnosis_of, format_row, judge, print_totals
+from benchmarks.programs import NOT_ESTABLISHED, Row, diagnosis_of, failed, judge, show
 
 HERE: Final = Path(__file__).parent
 ENVIRONMENT: Final = HERE / ".venv"
@@ -68,29 +69,28 @@ def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list
     return [*start, *words], folder
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks public", description=__doc__)
-    parser.add_argument("program", nargs="*", help="only these; default: all")
-    names = parser.parse_args(arguments).program
+def measure(names: Sequence[str]) -> Iterator[Row]:
     programs = yaml.safe_load((HERE / "programs.yaml").read_text())
     python = made(sorted({each for one in programs.values() for each in one.get("packages", [])}))
-    rows = []
-    print(HEAD, flush=True)
     for name in names or list(programs):
         program = programs[name]
+        began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            command, start = prepared(program, python, Path(folder))
-            if "stop_s" in program:
-                command = ["timeout", "--signal=INT", str(program["stop_s"]), *command]
-            began = time.monotonic()
-            told = diagnosis_of(command, Path(folder) / "results", start)
-        if "cause" not in program:
-            found = told["primary"]["cause"] if told["primary"] else told["verdict"]
-            print(f"| {name} | not established | {found} | | | |", flush=True)
-            continue
-        rows.append(judge(name, program, told, time.monotonic() - began))
-        print(format_row(rows[-1]), flush=True)
-    print_totals(rows)
+            try:
+                command, start = prepared(program, python, Path(folder))
+                if "stop_s" in program:
+                    command = ["timeout", "--signal=INT", str(program["stop_s"]), *command]
+                told = diagnosis_of(command, Path(folder) / "results", start)
+            except (subprocess.SubprocessError, LookupError) as error:
+                told = failed(error)
+        row = judge(name, {"cause": [], **program}, told, time.monotonic() - began)
+        yield row if "cause" in program else replace(row, expected=(NOT_ESTABLISHED,))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.public", description=__doc__)
+    parser.add_argument("program", nargs="*", help="only these; default: all")
+    show(measure(parser.parse_args(arguments).program))
     return 0
 
 

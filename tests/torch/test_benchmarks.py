@@ -209,7 +209,7 @@ def test_a_failed_benchmark_stops_no_other_and_its_old_figures_leave(
     found = {name: block.body.strip() for name, block in results.blocks(page).items()}
     assert found == {
         "a": "| 8 |",
-        "b": "**Failed: exit code 4.**",
+        "b": "**Failed: exit code 4.**\n\n| 9 |",
         "slow": "**Failed: not over in 2 s.**",
     }
     assert "Of another sitting" not in page
@@ -293,3 +293,21 @@ def test_a_made_table_has_the_rows_it_is_said_to_have(tmp_path: Path) -> None:
     lines = (tmp_path / "made.csv").read_text().splitlines()
     assert len(lines) == rows + 1
     assert len({line.count(",") for line in lines}) == 1
+
+
+def test_misses_stand_before_all_programs_and_a_failed_one_is_one() -> None:
+    programs = benchmark("programs")
+    place = {"line": 3, "source": "draw(`x` | y)"}
+    told = {"primary": {"cause": "python_input", "places": [place]}, "verdict": "ill"}
+    expected = {"cause": ["python_input"], "line": "draw("}
+    right = programs.judge("right.py", expected, told, 9.0)
+    wrong = programs.judge("wrong.py", {"cause": []}, programs.failed(ValueError("why")), 2.0)
+    page = list(programs.page([right, wrong]))
+    assert page[0].startswith("Causes right: 1 of 2. Lines right: 1 of 1. False alarms: 1 of 1")
+    fold = next(at for at, line in enumerate(page) if line.startswith("<details"))
+    assert [line for line in page[:fold] if "wrong.py" in line] == [
+        "| wrong.py | healthy | **failed** |  |  | 2 |"
+    ]
+    assert not any("right.py" in line for line in page[:fold])
+    row = "| right.py | python_input | python_input | right | `3: draw('x' \\| y)` | 9 |"
+    assert row in page[fold:]
