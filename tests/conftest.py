@@ -71,6 +71,7 @@ def own_cache(
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(shared / "compiled"))
+        patched.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool that imports torch anew
         yield
 
 

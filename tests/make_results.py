@@ -223,7 +223,6 @@ def rank_record(run: Run, rank: int) -> RankRecord:
 
 
 def training_record(run: Run) -> TrainingRecord:
-    assert run.training is not None
     rate, _ = speed(run)
     world = run.resources.world_size
     instances = 5 * TRAIN_ROWS
@@ -270,7 +269,6 @@ def _hundreds(step_s: float, steps: int) -> list[float]:
 
 def synchronised(run: Run, seconds: float) -> Sync:
     """All gradients of the model in each step, in one bucket."""
-    assert run.training is not None
     steps = 328 * run.training.epochs
     sent = 4 * 74_673 * steps
     return Sync(how="dense", over="gloo", every=1, exchanges=steps, bytes=sent, seconds=seconds)

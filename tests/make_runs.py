@@ -37,6 +37,5 @@ def planned(folder: Path, ranks: int = 1, model: Model | None = None, **training
 def trainer(run: Run, results: Path, place: Place | None = None) -> Any:
     from hpcncf.ncf.trainer import Trainer
 
-    assert run.data is not None
     data = load_prepared(Path(run.data.path))
     return Trainer(run, data, place or Place(), RunPaths(results), lambda _: None)

@@ -71,7 +71,6 @@ def test_of_many_who_claim_at_once_one_gets_the_run(tmp_path: Path) -> None:
             for _ in range(6)
         ]
         for process in many:
-            assert process.stdin is not None
             process.stdin.close()
         said = [process.stdout.read() for process in many if process.stdout]
         for process in many:
@@ -98,7 +97,6 @@ def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) 
     run = RunPaths(tmp_path / "0123456789ab")
     attempt = claim_attempt(run, "local")
     held = current_claim(run)
-    assert held is not None
     assert held.attempt == 1
     ended(run, attempt.number)
     assert current_claim(run) is None

@@ -100,7 +100,6 @@ def test_a_record_larger_than_any_that_is_written_is_not_read(tmp_path: Path) ->
 def test_a_long_error_is_cut_where_it_is_read(template: dict[str, Any]) -> None:
     plain = template["rank"] | {"error": {"message": "a" + "x" * 10**6 + "b"}}
     error = RankRecord.model_validate(plain).error
-    assert error is not None
     assert len(error["message"]) < LONGEST_TEXT + 10
     assert (error["message"][0], error["message"][-1]) == ("a", "b")
     assert error["type"] == "error"

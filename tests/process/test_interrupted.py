@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from conftest import free_port
 from interrupted import Asked, attempts
 from make_runs import planned, tiny, trainer
 
@@ -88,35 +84,6 @@ def test_with_every_loader_and_with_dropout(
     whole = attempts(run, tmp_path / "whole", []).record().model_dump()
     last = attempts(run, tmp_path / "cut", [11, 30])
     assert_same(last.record().model_dump(), whole)
-
-
-def test_two_ranks_stop_at_one_step_though_one_alone_is_told(data: Path, tmp_path: Path) -> None:
-    whole = two_ranks(data, tmp_path / "whole", [])
-    cut = two_ranks(data, tmp_path / "cut", [2, 4, 3])
-    for ours, theirs in zip(cut, whole, strict=True):
-        assert_same(ours, theirs)
-    assert cut[0]["resumed_step"] == cut[1]["resumed_step"]
-    assert cut[0]["model_sha256"] == cut[1]["model_sha256"]
-    assert cut[0]["steps"] == cut[1]["steps"] < 62
-
-
-def two_ranks(data: Path, out: Path, stops: list[int]) -> list[dict[str, Any]]:
-    out.mkdir()
-    port = str(free_port())
-    script = [sys.executable, str(Path(__file__).parents[1].joinpath("interrupted.py"))]
-    told = [str(word) for word in (data, out, "batched", 0.3, *stops)]
-    env = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen([*script, *told], env=env | {"RANK": rank, "LOCAL_RANK": rank})
-        for rank in ("0", "1")
-    ]
-    try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
 def test_an_attempt_that_is_killed_goes_on_from_the_last_checkpoint_in_mid_epoch(

@@ -194,7 +194,6 @@ def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
     with machine.taking_turns(one, "a.json", lambda: False) as ours:
         assert ours
         turn = machine.turn()
-        assert turn is not None
         assert (turn.results, turn.pid) == (str(one.folder), os.getpid())
         with machine.taking_turns(two, "b.json", lambda: True) as theirs:
             assert not theirs, "told to stop before its turn came"

@@ -74,7 +74,6 @@ def test_a_busy_child_is_seen_on_the_cpu_it_was_bound_to() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         sample = tree.sample()
         window = watched.sample(sample)

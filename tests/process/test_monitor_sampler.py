@@ -86,7 +86,6 @@ def test_memory_that_is_given_back_before_the_next_sample_is_seen() -> None:
     command = [sys.executable, "-c", GROW]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
         assert one.stdin is not None
-        assert one.stdout is not None
         monitor = Monitor("run", 1, pid=one.pid, interval_s=60.0)
         monitor.start()
         time.sleep(4.0)  # the samples have grown rare: the next come after 6.35 and 12.75 s
@@ -198,8 +197,6 @@ def test_the_runs_other_ranks_on_the_node_are_ours_too(tmp_path: Path) -> None:
     ]
     outs = []
     for number, rank in enumerate(ranks):
-        assert rank.stdin is not None
-        assert rank.stdout is not None
         rank.stdin.write(f"{number}\n")
         rank.stdin.flush()
         assert rank.stdout.readline() == "up\n"

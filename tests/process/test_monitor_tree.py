@@ -42,7 +42,6 @@ def program(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def told_s(process: subprocess.Popen[str]) -> float:
-    assert process.stdout is not None
     return float(process.stdout.readline())
 
 
@@ -81,7 +80,6 @@ def test_a_child_is_counted_once_while_it_lives_as_a_zombie_and_after() -> None:
         told_s(root)
         watched = Tree(root.pid)
         zombie = watched.sample()
-        assert root.stdin is not None
         root.stdin.write("\n")
         root.stdin.flush()
         said_s = told_s(root)
@@ -104,7 +102,6 @@ def test_the_time_of_a_child_that_nobody_waited_for_is_kept() -> None:
         child_said_s = told_s(root)
         watched = Tree(root.pid)
         before = watched.sample()
-        assert root.stdin is not None
         root.stdin.write("\n")
         root.stdin.flush()
         root_said_s = told_s(root)  # which does not know of the child
@@ -122,7 +119,6 @@ def test_an_orphan_that_was_known_stays_in_the_tree() -> None:
         told_s(root)
         watched = Tree(root.pid)
         before = watched.sample()
-        assert root.stdin is not None
         root.stdin.write("\n")
         root.stdin.flush()
         told_s(root)
@@ -180,7 +176,6 @@ def test_a_name_with_blanks_and_parentheses_does_not_shift_the_fields() -> None:
     with program(code + TELL) as root:
         told_s(root)
         found = procfs.stat(f"/proc/{root.pid}")
-    assert found is not None
     assert found.parent == os.getpid()
     assert found.threads == 1
 

@@ -29,8 +29,6 @@ CPU = torch.device("cpu")
 
 def loaded(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, PEERS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

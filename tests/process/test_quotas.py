@@ -28,7 +28,6 @@ def test_a_qos_goes_before_the_account_and_the_partitions_own_before_all(
     account: str, site: dict[str, str], left: int, limit: str
 ) -> None:
     bound = account_room(ASSOCIATIONS, LEVELS, QUEUE, account, Site.model_validate(site))
-    assert bound is not None
     assert bound[0] == left
     assert limit in bound[1]
 

@@ -30,8 +30,6 @@ resources: {mem_gb: 0.5, timeout_min: 5}
 
 def release_module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / f"release/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

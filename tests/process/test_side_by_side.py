@@ -101,7 +101,6 @@ def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
     assert [len(failed.cores.cpus), len(done.cores.cpus)] == [1, 1]
     assert failed.cores.cpus != done.cores.cpus
     assert (done.launched_by, done.slurm_job_id, done.cores.allocated) == ("slurm", "9", 1)
-    assert done.packed is not None
     assert sorted(done.packed.runs) == sorted(run.id for run in made.runs)
     assert paths.run(done.run_id).attempt(1).log(0).read_text().startswith("I am one that ends\n")
     assert read_record(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]

@@ -13,6 +13,7 @@ from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from ranks_together import together
 
+from hpcncf.job.spec import Model
 from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import lost_peer
@@ -21,7 +22,7 @@ from hpcncf.worker.signals import Request
 RANKS, EVERY = 2, 7
 APART = {"sync": "local_sgd", "sync_every": EVERY}
 WAYS: dict[str, dict[str, Any]] = {
-    "dense": {},
+    "dense": {"loader": "batched", "model": Model(dropout=0.3)},
     "rows": {"engine": "rowwise", "sync": "rows"},
     "local": APART,
     "local by rows": {"engine": "rowwise", **APART},

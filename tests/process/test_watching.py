@@ -282,7 +282,6 @@ def test_per_cent_are_of_the_steps_that_will_be_done(
     paths: ResultPaths, most: int | None, epoch: int, told: str
 ) -> None:
     run = plan_of(paths).runs[0]
-    assert run.training is not None
     cut = run.model_copy(update={"training": run.training.model_copy(update={"max_steps": most})})
     assert told in sentence(RunState(cut, "running", "", 1, [], at_work(epoch), []))
 

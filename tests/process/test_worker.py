@@ -78,7 +78,6 @@ def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> N
     record = rank_of(run)
     assert (record.outcome, record.exit_code, record.error) == ("completed", 0, None)
     assert record.launched_by == "train"
-    assert record.training is not None
     assert len(record.training.epochs) == 2
     assert 0 < record.training.startup_s < record.elapsed_s
     assert record.run["id"] == run.id
@@ -101,8 +100,6 @@ def test_a_complete_run_is_run_again_only_when_asked(
     assert main([str(job), "--again"]) == 0
     assert rank_of(run, attempt=2).outcome == "completed"
     again, first = rank_of(run, attempt=2).training, rank_of(run).training
-    assert again is not None
-    assert first is not None
     assert again.model_sha256 == first.model_sha256
 
 
@@ -207,7 +204,6 @@ def test_a_failing_run_leaves_a_record_that_says_why(
     [run] = runs(job, "training.lr=1e30")
     record = rank_of(run)
     assert (record.outcome, record.exit_code) == ("failed", 1)
-    assert record.error is not None
     assert record.error["type"] == "HpcncfError"
     assert "the loss became nan" in record.error["message"]
     assert record.error["traceback"] == "", "it is the user's to mend"
@@ -241,7 +237,6 @@ def test_data_made_anew_since_the_plan_is_refused(job: Path, data: Path, tmp_pat
     results = ResultPaths(Path("results/small"))
     assert be_rank(run, results) == 1
     error = rank_of(run).error
-    assert error is not None
     assert "holds other data than when the run was planned" in error["message"]
 
 
@@ -262,27 +257,23 @@ def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(
     record = rank_of(run)
     assert (record.outcome, record.exit_code) == ("stopped", 128 + number)
     assert f"stopped by {number.name}".encode() in told
-    assert record.training is not None
     assert record.training.epochs
     assert checkpoint.exists()
 
 
 def test_the_next_attempt_resumes_and_lists_every_epoch(job: Path) -> None:
     [run] = runs(job)
-    assert run.training is not None
     folder = attempt_of(run).folder.parent
     cut = run.model_copy(update={"training": run.training.model_copy(update={"epochs": 1})})
     trainer(cut, folder).train()
     assert (folder / "checkpoint.pt").exists()
     assert main([str(job)]) == 0
     resumed = rank_of(run).training
-    assert resumed is not None
     assert resumed.resumed_epoch == 1
     assert [epoch.epoch for epoch in resumed.epochs] == [0, 1]
     assert not (folder / "checkpoint.pt").exists()
     assert main([str(job), "--again"]) == 0
     whole = rank_of(run, attempt=2).training
-    assert whole is not None
     assert whole.model_sha256 == resumed.model_sha256
 
 
@@ -344,8 +335,6 @@ def test_the_log_has_a_line_for_so_many_batches_and_the_model_stays_the_same(
         for name in ("plain", "logged")
     )
     assert plain.run_id == logged.run_id
-    assert plain.training is not None
-    assert logged.training is not None
     assert plain.training.model_sha256 == logged.training.model_sha256
 
 
@@ -404,7 +393,6 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
     assert told.count(b"another rank ended while this one waited for it") == 1
     record = rank_of(run)
     assert record.outcome == "failed"
-    assert record.error is not None
     lost = f"rank 1 (process {second.pid} on {os.uname().nodename}) is gone and left no record"
     expected = f"another rank ended while this one waited for it: {lost}"
     assert record.error["message"].startswith(expected)

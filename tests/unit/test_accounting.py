@@ -42,7 +42,6 @@ def test_a_step_that_runs_has_no_end_and_no_memory_yet() -> None:
 )
 def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: float) -> None:
     step = step_at(parse_accounts(SAID)["1_0"], moment)
-    assert step is not None
     assert step.cpu_s == cpu_s
 
 

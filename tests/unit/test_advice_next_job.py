@@ -177,7 +177,6 @@ def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Chan
 def test_cores_that_idled_are_not_requested() -> None:
     """1.02 of 5 cores were used: one is tried, for which five times the time is left."""
     found = changed(job={"training": {"threads": 5}})
-    assert found is not None
     assert (found.job.resources.cpus_per_task, found.job.training.threads) == (1, "auto")
     assert found.request.expected_s == pytest.approx(5 * 40)
     assert found.job.resources == found.request.resources
@@ -198,7 +197,6 @@ def test_a_remedy_that_a_setting_applies_is_applied() -> None:
         diagnosed({"training.loader": "vectorized"}, GAIN),
         job={"training": {"loader": "per_sample"}},
     )
-    assert found is not None
     assert found.job.training.loader == "vectorized"
     assert found.job.resources.cpus_per_task == 5, "one remedy at a time"
     assert found.job.resources.mem_gb == 4.0, "no less than it had"
@@ -210,7 +208,6 @@ def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
     """0.4 of the core-hours at most, on a fifth of the cores: twice the time."""
     gain = Gain(0.3, 0.2, 0.4, "core_hours")
     found = changed(diagnosed({"resources.cpus_per_task": 1}, gain))
-    assert found is not None
     assert found.request.expected_s == pytest.approx(80.0)
 
 
@@ -319,9 +316,7 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     table, asked = judge(group_configurations(collect(paths).runs)), read_request(paths)
     assert table
     tried, kept = (build_advice(table, asked, as_measured=each) for each in (False, True))
-    assert tried is not None
     assert tried.job.resources.cpus_per_task == 1
-    assert kept is not None
     assert (kept.job.resources.cpus_per_task, kept.changed) == (2, None)
 
 
@@ -360,7 +355,6 @@ def test_each_choice_is_a_job_file_that_can_be_planned(
     }
     assert run["resources"]["mem_gb"] == 1.0, "two ranks of 400 MiB, and a quarter"
     assert planned(cheapest.job, capsys)["job"] == "demo-cheapest"
-    assert knee.script is not None
     assert f"run={run['id']}\n" in knee.script.read_text()
     assert "#SBATCH --ntasks-per-node=2\n" in knee.script.read_text()
 

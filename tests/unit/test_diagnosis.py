@@ -40,7 +40,6 @@ from hpcncf_analysis.diagnosis.traffic import Traffic, traffic_of
 
 def test_one_core_usable_of_five_allocated_costs_four_fifths_of_the_cores() -> None:
     found = one_core_confinement(evidence(allocated=5, usable=1))
-    assert found is not None
     assert (found.share, found.of) == (0.8, "cores")
     assert "5 cores allocated, 1 usable" in found.evidence
     assert "srun -c 5" in found.remedy
@@ -52,7 +51,6 @@ def test_all_cores_usable_is_no_confinement() -> None:
 
 def test_a_quota_that_ranks_share_confines_them_to_what_was_used() -> None:
     found = one_core_confinement(evidence(allocated=2, used=1.0, throttled_s=80.0))
-    assert found is not None
     assert found.share == 0.5
     assert "80 s" in " ".join(found.evidence)
 
@@ -64,7 +62,6 @@ def bound(**changes: Any) -> Evidence:
 
 def test_threads_that_wait_beside_an_idle_core_were_bound_to_one() -> None:
     found = one_core_confinement(bound())
-    assert found is not None
     assert found.share == 0.5
 
 
@@ -77,7 +74,6 @@ def test_a_core_that_idles_for_another_reason_is_no_binding(changes: dict[str, f
 
 def test_eight_threads_that_want_two_cores_wait_three_quarters_of_their_time() -> None:
     found = oversubscribed(evidence(allocated=2, runnable=8.0))
-    assert found is not None
     assert (found.share, found.of) == (0.75, "time")
     assert found.evidence[0] == "8.0 threads wanted to run at a time on 2 usable cores"
 
@@ -85,7 +81,6 @@ def test_eight_threads_that_want_two_cores_wait_three_quarters_of_their_time() -
 def test_without_a_measurement_the_threads_asked_for_count() -> None:
     assert oversubscribed(evidence(allocated=2, runnable=None, threads=2)) is None
     found = oversubscribed(evidence(allocated=2, runnable=None, threads=4))
-    assert found is not None
     assert found.share == 0.5
 
 
@@ -96,7 +91,6 @@ def test_as_many_threads_as_cores_and_a_helper_are_no_oversubscription(runnable:
 
 def test_a_neighbour_costs_the_core_time_that_our_threads_waited_for() -> None:
     found = neighbour_load(evidence(used=0.4, others_cores=0.6, runnable=1.0, runqueue_s=60.0))
-    assert found is not None
     assert found.share == pytest.approx(0.6)
     assert "0.6 of its 1 core," in found.evidence[0]
 
@@ -112,17 +106,14 @@ def test_threads_that_wait_for_their_own_siblings_blame_no_neighbour() -> None:
 
 def test_what_the_hypervisor_took_counts_as_a_neighbour() -> None:
     found = neighbour_load(evidence(steal=0.4))
-    assert found is not None
     assert (found.share, len(found.evidence)) == (0.4, 1)
 
 
 def test_one_thread_on_four_cores_leaves_three_quarters_idle() -> None:
     found = serial_step(evidence(allocated=4, used=1.0, threads=1))
-    assert found is not None
     assert found.share == pytest.approx(0.675)
     assert found.of == "cores"
     assert found.changes == {"resources.cpus_per_task": 1}
-    assert found.gain is not None
     assert (found.gain.factor, found.gain.what) == (0.25, "core_hours")
 
 
@@ -138,7 +129,6 @@ def test_a_program_that_waits_is_not_serial() -> None:
 def test_one_thread_that_a_neighbour_starves_is_serial_still() -> None:
     told = evidence(allocated=2, used=0.4, runnable=1.0, runqueue_s=60.0, phases={})
     found = serial_step(told)
-    assert found is not None
     assert found.share == pytest.approx(0.5)
 
 
@@ -148,7 +138,6 @@ def test_one_core_per_rank_cannot_be_serial() -> None:
 
 def test_three_seconds_after_start_up_are_too_short() -> None:
     found = too_short_to_judge(evidence(elapsed_s=6.0, startup_s=3.0, training_s=3.0))
-    assert found is not None
     assert "after" in found.evidence[0]
     assert too_short_to_judge(evidence()) is None
 
@@ -161,7 +150,6 @@ def test_a_command_of_four_seconds_is_too_short() -> None:
 def test_a_long_start_up_is_said_even_where_little_follows() -> None:
     told = evidence(elapsed_s=25.0, startup_s=22.0, training_s=3.0)
     found = startup_bound(told)
-    assert found is not None
     assert found.share == pytest.approx(0.88)
     assert too_short_to_judge(told) is None
 
@@ -180,24 +168,19 @@ def test_imports_of_a_short_run_are_no_start_up_to_complain_of() -> None:
 def test_a_full_evaluation_has_a_setting_against_it() -> None:
     told = evidence(evaluation_s=50.0, training={"evaluation": "full"})
     found = evaluation_bound(told)
-    assert found is not None
     assert found.changes == {"training.evaluation": "sampled"}
-    assert found.gain is not None
     assert found.gain.what == "core_hours"
     assert found.gain.factor == pytest.approx(0.515)
 
 
 def test_a_sampled_evaluation_has_none() -> None:
     found = evaluation_bound(evidence(evaluation_s=50.0))
-    assert found is not None
     assert found.changes == {}
 
 
 def test_checkpoints_that_cost_a_third() -> None:
     found = checkpoint_bound(evidence(checkpoint_s=33.0))
-    assert found is not None
     assert found.changes == {"training.checkpoint_every": 0}
-    assert found.gain is not None
     assert found.gain.factor == pytest.approx(0.67)
     assert checkpoint_bound(evidence(checkpoint_s=5.0)) is None
 
@@ -205,7 +188,6 @@ def test_checkpoints_that_cost_a_third() -> None:
 def test_waiting_for_memory_is_pressure() -> None:
     told = evidence(memory_pressure_s=40.0, memory_peak_mib=255.0, memory_limit_mib=256.0)
     found = memory_pressure(told)
-    assert found is not None
     assert found.share == pytest.approx(0.4)
     assert memory_pressure(evidence(memory_pressure_s=4.0)) is None
 
@@ -220,7 +202,6 @@ def test_pages_read_again_and_again_at_the_limit_cost_what_is_not_computed() -> 
         memory_peak_mib=240.0, memory_limit_mib=256.0, major_faults=50_000, used=0.5, system_s=20.0
     )
     found = memory_pressure(told)
-    assert found is not None
     assert found.share == pytest.approx(0.5 + 0.2)
     few = evidence(memory_peak_mib=240.0, memory_limit_mib=256.0, major_faults=500, used=0.5)
     assert memory_pressure(few) is None
@@ -229,14 +210,12 @@ def test_pages_read_again_and_again_at_the_limit_cost_what_is_not_computed() -> 
 def test_a_gpu_that_waits_for_batches_is_input_bound() -> None:
     waits = {**PHASES, "input": 0.6}
     found = gpu_underused(evidence(gpus=Gpus(1, 0.2), phases=waits))
-    assert found is not None
     assert found.share == 0.8
     assert any(each.startswith("input-bound") for each in found.evidence)
 
 
 def test_a_gpu_that_waits_for_small_kernels_is_launch_bound() -> None:
     found = gpu_underused(evidence(gpus=Gpus(2, 0.2, watts=120.0)))
-    assert found is not None
     assert any(each.startswith("launch-bound") for each in found.evidence)
     assert gpu_underused(evidence(gpus=Gpus(1, 0.9))) is None
 
@@ -248,7 +227,6 @@ def test_a_gpu_that_idles_in_a_training_of_seconds_is_no_cause() -> None:
 
 def test_without_phases_it_is_not_known_what_a_gpu_waits_for() -> None:
     found = gpu_underused(command(gpus=Gpus(1, 0.2)))
-    assert found is not None
     assert "not known" in found.evidence[-1]
 
 
@@ -263,10 +241,8 @@ def per_sample(**changes: Any) -> Evidence:
 
 def test_samples_made_one_by_one_cost_the_time_that_steps_wait_for_them() -> None:
     found = python_input(per_sample())
-    assert found is not None
     assert found.share == pytest.approx(0.7 * 0.95)
     assert found.changes == {"training.loader": "vectorized"}
-    assert found.gain is not None
     # A 25th of the input stays, and of the other 0.3 four fifths.
     assert found.gain.factor == pytest.approx(1 / (0.028 + 0.24))
     assert found.gain.low == pytest.approx(1 / (0.14 + 0.3))
@@ -275,8 +251,6 @@ def test_samples_made_one_by_one_cost_the_time_that_steps_wait_for_them() -> Non
 
 def test_where_the_optimiser_empties_the_caches_the_rest_of_a_step_gains_nothing() -> None:
     found = python_input(per_sample(parameters=12_000_000))
-    assert found is not None
-    assert found.gain is not None
     assert found.gain.factor == pytest.approx(1 / (0.028 + 0.3))
     assert found.gain.high == pytest.approx(1 / 0.3)
 
@@ -287,7 +261,6 @@ def test_whole_batches_are_not_blamed_for_python() -> None:
 
 def test_a_command_that_computes_its_input_makes_it_in_python() -> None:
     found = python_input(command(phases=SLOW_INPUT, training_s=95.0))
-    assert found is not None
     assert found.changes == {}
     assert found.gain is None
 
@@ -296,7 +269,6 @@ def test_an_input_during_which_nobody_computes_waits_for_files() -> None:
     told = command(phases=SLOW_INPUT, training_s=95.0, used=0.35, read_mib=700.0, iowait_s=60.0)
     assert python_input(told) is None
     found = input_io(told)
-    assert found is not None
     assert found.share == pytest.approx(0.65)
     assert any("700 MiB" in each for each in found.evidence)
 
@@ -309,7 +281,6 @@ def test_an_input_that_waits_for_a_core_does_not_wait_for_files() -> None:
 
 def test_a_command_without_phases_waits_for_files_where_the_kernel_says_so() -> None:
     found = input_io(command(used=0.3, iowait_s=60.0))
-    assert found is not None
     assert found.share == pytest.approx(0.6)
     assert input_io(command(used=0.3)) is None
 
@@ -317,9 +288,7 @@ def test_a_command_without_phases_waits_for_files_where_the_kernel_says_so() -> 
 def test_workers_whose_batches_are_awaited_longer_than_they_take_to_make() -> None:
     told = evidence(workers=2, children_s=19.0, phases=SLOW_INPUT)
     found = worker_overhead(told)
-    assert found is not None
     assert found.changes == {"training.num_workers": 0}
-    assert found.gain is not None
     assert found.gain.factor == pytest.approx(1 / (0.3 + (19 - 0.06) / 95))
     assert python_input(per_sample(workers=2, children_s=19.0)) is None
 
@@ -336,8 +305,6 @@ def test_starting_workers_anew_is_not_making_batches() -> None:
         workers=2, epochs=100, children_s=19.0, phases=SLOW_INPUT, training=training, training_s=95
     )
     found = worker_overhead(told)
-    assert found is not None
-    assert found.gain is not None
     # 200 starts of 0.03 s: 13 of 95 s make batches.
     assert found.gain.factor == pytest.approx(1 / (0.3 + 13 / 95))
 
@@ -346,8 +313,6 @@ def test_a_fork_makes_more_than_an_epochs_first_batch_late() -> None:
     known: dict[str, Any] = {"first_batch_s": 57.0, "running_step": 0.3}
     told = evidence(workers=1, children_s=9.53, phases=SLOW_INPUT, **known)
     found = worker_overhead(told)
-    assert found is not None
-    assert found.gain is not None
     # Input is 0.7 of the steps, 57 of 95 s of it an epoch's first: 0.1 of waiting goes from the
     # 0.3 that a running step takes, and 9.5 s of making batches come to it.
     assert found.gain.factor == pytest.approx(1 / (0.3 - 0.1 + 0.1))
@@ -356,7 +321,6 @@ def test_a_fork_makes_more_than_an_epochs_first_batch_late() -> None:
 
 def test_epochs_that_wait_for_their_workers_to_start() -> None:
     found = worker_overhead(evidence(workers=2, children_s=1.0, first_batch_s=40.0))
-    assert found is not None
     assert found.share == pytest.approx(0.4)
     assert worker_overhead(evidence(first_batch_s=40.0)) is None
 
@@ -368,10 +332,8 @@ def test_an_optimiser_that_walks_rows_nobody_read() -> None:
     told = RankTimes(0, "node1", 95.0, 0.0, instances=1_200_000)
     known: dict[str, Any] = {"rows_per_step": 1500, "table_rows": 300_000, "ranks": (told,)}
     found = dense_optimizer(evidence(phases=HEAVY, parameters=12_000_000, epochs=2, **known))
-    assert found is not None
     assert found.share == pytest.approx(0.9 * 0.95 * (1 - 0.005))
     assert found.changes == {"training.engine": "rowwise"}
-    assert found.gain is not None
     # 183 MiB are walked in a step. Left: 0.4 of the input, other, 3 forward passes, and 2 x 300,000
     # rows to catch up for 1,200,000 instances: a third of a pass.
     assert found.gain.factor == pytest.approx(1 / (0.004 + 0.01 + 3.335 * 0.01))
@@ -404,7 +366,6 @@ def test_what_the_rowwise_engine_knows_nothing_of_goes_back_to_its_default() -> 
     training = {"engine": "reference", "adam": "fused", "compile": "torchscript", "seed": 3}
     told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, training=training)
     found = dense_optimizer(told)
-    assert found is not None
     assert found.changes == {
         "training.adam": "default",
         "training.compile": "none",
@@ -420,7 +381,6 @@ def test_without_workers_their_settings_go_back_to_their_defaults() -> None:
             children_s=150.0,
         )
     )
-    assert found is not None
     assert found.changes == {
         "training.num_workers": 0,
         "training.prefetch_factor": 2,
@@ -436,7 +396,6 @@ def test_threads_that_make_batches_are_not_told_from_the_rank() -> None:
 def test_ranks_that_get_the_rowwise_engine_exchange_rows() -> None:
     told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, world_size=2)
     found = dense_optimizer(told)
-    assert found is not None
     assert found.changes == {"training.engine": "rowwise", "training.sync": "rows"}
 
 
@@ -447,11 +406,9 @@ def rank(number: int, sync_s: float, instances: int = 1000, cpu_s: float = 95.0)
 def test_ranks_that_arrive_together_and_wait_are_bound_by_their_exchange() -> None:
     told = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_bytes_per_step=2.0 * 2**20)
     found = sync_bound(told)
-    assert found is not None
     assert found.share == pytest.approx(0.4 * 0.95)
     assert "2 MiB" in found.evidence[1]
     assert found.changes == {"training.engine": "rowwise", "training.sync": "rows"}
-    assert found.gain is not None
     # 1,500 rows to catch up for 1,000 instances: one pass more.
     assert found.gain.factor == pytest.approx(1 / (0.04 + 5.005 * 0.3))
 
@@ -459,7 +416,6 @@ def test_ranks_that_arrive_together_and_wait_are_bound_by_their_exchange() -> No
 def test_an_older_record_that_tells_nothing_of_its_exchange_is_taken_at_its_settings() -> None:
     told = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_how=None)
     found = sync_bound(told)
-    assert found is not None
     assert found.changes["training.sync"] == "rows"
     assert "training.sync rows" in found.remedy
 
@@ -467,7 +423,6 @@ def test_an_older_record_that_tells_nothing_of_its_exchange_is_taken_at_its_sett
 def test_a_dense_all_reduce_of_sparse_gradients_is_said_apart() -> None:
     told = two_ranks(rank(0, 38.0), rank(1, 38.0), rows_per_step=700, table_rows=300_000)
     found = sync_bound(told)
-    assert found is not None
     assert any("dense all-reduce of sparse gradients" in each for each in found.evidence)
     assert "rows that a step read" in found.remedy
 
@@ -479,7 +434,6 @@ def test_sparse_gradients_and_weight_decay_are_not_told_to_send_rows(
     known: dict[str, Any] = {"rows_per_step": 700, "table_rows": 300_000}
     told = two_ranks(rank(0, 38.0), rank(1, 38.0), training={"sync": "dense"} | setting, **known)
     found = sync_bound(told)
-    assert found is not None
     dense = any("dense all-reduce of sparse" in each for each in found.evidence)
     assert (dense, found.changes == {}) == (not setting.get("sparse"), "weight_decay" in setting)
 
@@ -489,7 +443,6 @@ def test_a_slow_rank_is_named_and_the_exchange_is_not_blamed() -> None:
     assert sync_bound(told) is None
     assert load_imbalance(told) is None
     found = straggler(told)
-    assert found is not None
     # Useful 35 and 93 s: as fast as rank 0, rank 1 would save 58 of 95 s, which rank 0 waits.
     assert found.share == pytest.approx(58 / 95 * 0.95)
     assert "for 61\u202f% of a step" in found.evidence[1]
@@ -500,7 +453,6 @@ def test_a_rank_with_more_instances_is_not_slow() -> None:
     told = two_ranks(rank(0, 60.0, instances=1000), rank(1, 2.0, instances=3000))
     assert straggler(told) is None
     found = load_imbalance(told)
-    assert found is not None
     assert found.evidence[0] == "rank 1 has 3,000 instances, the mean is 2,000"
 
 
@@ -513,7 +465,6 @@ def test_ranks_that_differ_a_little_are_alike() -> None:
 def test_without_phases_unequal_cpu_time_is_an_imbalance() -> None:
     both = (RankTimes(0, "node1", cpu_s=30.0), RankTimes(1, "node1", cpu_s=96.0))
     found = load_imbalance(command(ranks=both, world_size=2))
-    assert found is not None
     assert found.share == pytest.approx(1 - 63 / 96)
     assert found.of == "cores"
 
@@ -591,7 +542,6 @@ def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
     bound = evidence(allocated=5, usable=1, training=PER_SAMPLE, phases=SLOW_INPUT)
     for told, cause in ((naive, "python_input"), (bound, "one_core_confinement")):
         judged = diagnose.diagnose_evidence(told)
-        assert judged.primary is not None
         assert judged.primary.cause == cause
 
 
@@ -653,7 +603,6 @@ def test_a_run_that_never_came_to_its_first_step_was_bound_by_its_start() -> Non
     told = diagnose.diagnose_evidence(
         evidence(elapsed_s=120.0, startup_s=120.0, phases={}, training_s=None, failed="stopped")
     )
-    assert told.primary is not None
     assert told.primary.cause == "startup_bound"
     assert told.secondary == ()
 

@@ -344,8 +344,6 @@ def test_gains_are_of_the_time_that_the_causes_before_left() -> None:
     first, second = find(seen)
     assert (first.cause, second.cause) == ("python_input", "dense_optimizer")
     # 0.04 of the input stays, and of 30 + 5 % for 99.5 % of the rows their fourfold share.
-    assert first.gain is not None
-    assert second.gain is not None
     assert first.gain.factor == pytest.approx(1 / (1 - 0.6 * 0.96))
     assert second.gain.factor == pytest.approx(1 / (1 - 0.35 * 0.995 * 0.98))
     text = "\n".join(text_of(seen, diagnose_evidence(seen)))

@@ -47,7 +47,6 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
 
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
     told = diagnose([first(paths, "per_sample")], [])
-    assert told.primary is not None
     assert told.primary.cause == "python_input"
     assert (told.cores.allocated, told.cores.usable) == (1, 1)
     assert "the node's series" in told.missing[0]
@@ -97,13 +96,11 @@ def test_phases_that_a_command_reports_are_read(tmp_path: Path) -> None:
     assert told.training_s == 95.0
     assert told.phases["input"] == pytest.approx(60 / 95)
     primary = diagnose([record], []).primary
-    assert primary is not None
     assert primary.cause == "python_input"
 
 
 def test_a_command_that_reports_nothing_lacks_its_phases(tmp_path: Path) -> None:
     told = diagnose([command_record(tmp_path)], [])
-    assert told.primary is not None
     assert told.primary.cause == "serial_step"  # 1 of 5 cores, and nothing to say why
     assert any("phases" in each for each in told.missing)
 
@@ -127,7 +124,6 @@ def test_an_epochs_first_step_is_told_from_the_others(
     paths: ResultPaths, every: int, seconds: list[float], resumed: int | None
 ) -> None:
     record = first(paths, "vectorized").training
-    assert record is not None
     told = record.model_copy(
         update={
             "batches": Batches(every=every, seconds=seconds, pauses=[]),
@@ -143,7 +139,6 @@ def test_an_epochs_first_step_is_told_from_the_others(
 
 def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
     record = first(paths, "vectorized").training
-    assert record is not None
     alone = [record.epochs[0].model_copy(update={"steps": 1})]
     batches = Batches(every=1, seconds=[0.4] * 40, pauses=[])
     assert running_step(record.model_copy(update={"batches": batches, "epochs": alone})) is None
@@ -173,10 +168,8 @@ def node_with_gpu(
 
 def test_a_gpus_own_kernels_count_where_they_are_told_apart(paths: ResultPaths) -> None:
     apart = mean_gpus([node_with_gpu(paths, busy=[1.0, 1.0], ours=[0.2, 0.4])])
-    assert apart is not None
     assert apart.busy == pytest.approx(0.3)
     whole = mean_gpus([node_with_gpu(paths, busy=[0.6, None], ours=[None, None])])
-    assert whole is not None
     assert whole.busy == pytest.approx(0.6)
     assert mean_gpus([node_with_gpu(paths, busy=[None, None], ours=[None, None])]) is None
 
@@ -186,11 +179,9 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
     node = node_with_gpu(paths, busy=known, ours=known)
     # Windows of 16 s, of a run that trains from its fourth second on.
     told = mean_gpus([node], [first(paths, "per_sample")])
-    assert told is not None
     assert told.training
     assert told.busy == pytest.approx(0.8)
     whole = mean_gpus([node])
-    assert whole is not None
     assert whole.busy == pytest.approx(0.6)
 
 

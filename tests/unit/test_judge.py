@@ -120,7 +120,6 @@ def test_a_run_stands_where(last: Attempt | None, by: Sent | None, state: str, r
 def test_where_more_time_or_memory_helps_the_reason_says_how(
     word: str, every: int, remedy: str
 ) -> None:
-    assert RUN.training is not None
     training = RUN.training.model_copy(update={"checkpoint_every": every})
     run = RUN.model_copy(update={"training": training})
     by = sent(RUN, "slurm", started=True, slurm=state_of(word, "12_3"))

@@ -51,7 +51,6 @@ def test_the_smallest_v2_quota_above_the_process_counts(tmp_path: Path) -> None:
         },
     )
     limit = cgroup.cpu_limit(root)
-    assert limit is not None
     assert limit.value == 1.5
     assert limit.file == root / "sys/fs/cgroup/slurm/job_1/cpu.max"
 
@@ -73,7 +72,6 @@ def test_the_memory_limit_of_the_job_holds_where_the_task_has_none(tmp_path: Pat
         },
     )
     limit = cgroup.memory_limit(root)
-    assert limit is not None
     assert limit.value == 1024
 
 
@@ -89,7 +87,6 @@ def test_v1_quota_is_quota_over_period_and_minus_one_is_none(tmp_path: Path) -> 
         },
     )
     limit = cgroup.cpu_limit(root)
-    assert limit is not None
     assert limit.value == 5
 
 
@@ -101,7 +98,6 @@ def test_a_container_sees_its_own_cgroup_at_the_top_of_the_mount(tmp_path: Path)
         top="/docker/abc",
     )
     limit = cgroup.cpu_limit(root)
-    assert limit is not None
     assert limit.value == 2
 
 
@@ -109,7 +105,6 @@ def test_a_path_outside_the_mount_falls_back_to_the_mount(tmp_path: Path) -> Non
     root = v2(tmp_path, "/", {"cpu.max": "50000 100000"})
     write(root, {"proc/self/cgroup": "0::/../../elsewhere\n"})
     limit = cgroup.cpu_limit(root)
-    assert limit is not None
     assert limit.value == 0.5
 
 

@@ -44,7 +44,6 @@ def test_the_fewest_runs_within_five_per_cent_of_the_greatest_total_are_recommen
         (4, 120),
     ]
     assert (found.recommended.runs, found.best.runs) == (2, 3)
-    assert found.falls_at is not None
     assert found.falls_at.runs == 4
     assert found.sizes[1].memory_mib == 200
     (said,) = sentences(found)
@@ -139,5 +138,4 @@ def test_the_conclusion_points_to_packs_if_some_were_measured() -> None:
 def test_the_figure_is_there_where_there_is_a_curve() -> None:
     assert packing_figure(curves(pack(2, 50.0))) is None
     figure = packing_figure(curves(FALLS))
-    assert figure is not None
     assert figure.axes[0].get_ylim()[1] > 183

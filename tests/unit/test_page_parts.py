@@ -101,7 +101,6 @@ def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:
     # busy: 8 s and 9.5 s
     uneven = [rank(0), rank(1, sync_s=0.5)]
     slowest = slowest_rank_row(uneven)
-    assert slowest is not None
     assert slowest["rank"] == 1
     assert slowest_rank_row([rank(0), rank(1, sync_s=1.99)]) is None
     (table,) = grids(rank_parts(material([run("a", ranks=2)], of_ranks=uneven)))
@@ -143,7 +142,6 @@ def test_the_main_tables_keys_are_the_figures_of_its_columns() -> None:
 def test_a_warning_stands_once_with_the_runs_that_gave_it() -> None:
     runs = [run(name, warnings=["hot"]) for name in "abcd"] + [run("e", warnings=["cold"])]
     table = warnings_table(runs)
-    assert table is not None
     assert table.rows == [["4 runs, as a", "hot"], ["e", "cold"]]
     assert warnings_table([run("a")]) is None
 
@@ -167,7 +165,6 @@ def test_a_step_falls_from_phase_to_phase() -> None:
     assert told_ms["input"] == pytest.approx(20.0)
     assert "other" not in told_ms
     figure = waterfall_figure(group_configurations([run("a")]), [rank(0)])
-    assert figure is not None
     bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
     assert [each[0] for each in bars] == pytest.approx([0, 10, 30, 60, 80])
     assert [each[1] for each in bars] == pytest.approx([10, 20, 30, 20, 20])
@@ -176,7 +173,6 @@ def test_a_step_falls_from_phase_to_phase() -> None:
 def test_one_rank_stands_beside_no_other() -> None:
     assert ranks_figure([rank(0)], "") is None
     figure = ranks_figure([rank(0), rank(1)], "two")
-    assert figure is not None
     widths = [bar.get_width() for bar in figure.axes[0].patches[:3]]
     assert widths == pytest.approx([1, 7, 2])  # input, computing, waiting: all of 10 s
 

@@ -206,7 +206,6 @@ def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
         )
     )
     training = plan.runs[0].training
-    assert training is not None
     assert training.batch_over_ranks(2) == 128
 
 

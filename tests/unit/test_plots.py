@@ -44,7 +44,6 @@ def test_every_configuration_is_labelled_and_no_label_covers_another(
     demo: list[Configuration],
 ) -> None:
     figure = efficiency_against_speed(demo)
-    assert figure is not None
     found = labels(figure, demo)
     assert sorted(text.get_text() for text in found) == sorted(one.label for one in demo)
     figure.draw_without_rendering()
@@ -81,7 +80,6 @@ def test_no_label_lies_over_another_configurations_median() -> None:
         ]
     )
     figure = efficiency_against_speed(shown)
-    assert figure is not None
     figure.draw_without_rendering()
     axes = figure.axes[0]
     for text in labels(figure, shown):
@@ -99,7 +97,6 @@ def test_the_cores_used_can_be_read_between_the_counts() -> None:
 
 def test_every_run_is_a_point(demo: list[Configuration]) -> None:
     figure = efficiency_against_speed(demo)
-    assert figure is not None
     points = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(np.size(line.get_xdata()) for line in points) == 18
 
@@ -112,7 +109,6 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
         row(cores=4, instances_per_s=4000.0, instances_per_epoch=10_000, seconds_per_epoch=2.5),
     ]
     figure = efficiency_against_speed(group_configurations(shown))
-    assert figure is not None
     (ten,) = [text for text in figure.axes[1].texts if text.get_text() == "10"]
     assert isinstance(ten, Annotation)
     speed, cores = ten.xy
@@ -122,7 +118,6 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
 def test_the_waste_is_told_beside_its_band() -> None:
     shown = group_configurations([row(cores=4, cores_used=1.3), row("batched", cores_used=0.95)])
     figure = efficiency_against_speed(shown)
-    assert figure is not None
     assert [t.get_text() for t in figure.axes[1].texts if "unused" in t.get_text()] == [
         "2.7 unused"
     ]
@@ -144,7 +139,6 @@ def test_nice_values_between_bounds(low: float, high: float, values: list[float]
 def test_an_efficiency_above_one_is_inside_the_figure() -> None:
     shown = group_configurations([row(cpu_efficiency=1.8), row("batched")])
     figure = efficiency_against_speed(shown)
-    assert figure is not None
     assert figure.axes[0].get_ylim()[1] > 1.8
 
 
@@ -152,7 +146,6 @@ def test_a_dashed_line_joins_the_front() -> None:
     rows = [row(cores=1), row(cores=2, instances_per_s=99.0), row(cores=4, instances_per_s=300.0)]
     one, _, four = shown = group_configurations(rows)
     figure = efficiency_against_speed(shown, [four, one])
-    assert figure is not None
     (line,) = [line for line in figure.axes[1].lines if line.get_linestyle() == "--"]
     assert list(zip(*line.get_data(), strict=True)) == [(100.0, 1.0), (300.0, 4.0)]
 
@@ -161,13 +154,11 @@ def test_a_law_is_drawn_where_four_sizes_were_measured_and_not_far_beyond() -> N
     """Amdahl with a serial share of a fifth: S(N) = N / (1 + (N - 1) / 5)."""
     rows = [row(cores=n, instances_per_s=100 * n / (1 + (n - 1) / 5)) for n in (1, 2, 4, 8)]
     figure = speedup_figure(group_configurations(rows))
-    assert figure is not None
     curve = next(line for line in figure.axes[0].lines if len(line.get_data()[0]) > 10)
     cores, gains = (np.asarray(each) for each in curve.get_data())
     assert gains == pytest.approx(cores / (1 + (cores - 1) / 5), rel=0.01)
     assert cores[-1] == pytest.approx(12)
     three = speedup_figure(group_configurations(rows[:3]))
-    assert three is not None
     assert all(len(line.get_data()[0]) < 10 for line in three.axes[0].lines)
 
 
@@ -176,7 +167,6 @@ def test_speedup_needs_two_sizes_of_a_series() -> None:
     assert speedup_figure(lone) is None
     pair = group_configurations([row(), row(cores=2, instances_per_s=150.0)])
     figure = speedup_figure(pair)
-    assert figure is not None
     assert [text.get_text() for text in labels(figure, pair)] == ["2 cores · vectorized"]
     drawn = [np.array(line.get_data()).tolist() for line in figure.axes[0].lines]
     assert [[1, 2], [1, 1.5]] in drawn, "measured"
@@ -185,7 +175,6 @@ def test_speedup_needs_two_sizes_of_a_series() -> None:
 
 def test_a_bar_is_as_long_as_the_inverse_of_speed(demo: list[Configuration]) -> None:
     figure = step_time_figure(demo)
-    assert figure is not None
     ends: dict[int, float] = {}
     for patch in figure.axes[0].patches:
         y = round(patch.get_y() + patch.get_height() / 2)  # type: ignore[attr-defined]
@@ -210,7 +199,6 @@ def test_the_heat_map_has_a_row_for_each_core(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, points=[{"resources.cpus_per_task": 8}], repeats=1)
     node = make_results.node_record(make_results.plan_of(paths).runs[0])
     figure = core_heatmap([CoreTrace("a", [node]), CoreTrace("b", [node])])
-    assert figure is not None
     names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert names == [f"CPU {number}" for number in range(8)]
     assert len(figure.axes) == 2

@@ -122,7 +122,6 @@ def test_more_ranks_than_ran_are_told_from_four_numbers_of_them() -> None:
     known = runs_of(*((1, ranks, 256 * ranks) for ranks in (1, 2, 3, 4, 6)))
     said = step(point(1, 8, 2048), known)
     assert isinstance(said, Step)
-    assert said.sync is not None
     assert said.sync.value == pytest.approx(14 * (1e-4 + 1.25e-4))
 
 
@@ -174,7 +173,6 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
         errors, refused = predict_held_out(known)
         assert not refused
         ends = interval(asked, known, errors)
-        assert ends is not None
         assert ends[0] < made(asked).step_s < ends[1]
         widths.append(ends[1] / ends[0])
     assert widths[1] > 2 * (widths[0] - 1) + 1
@@ -226,14 +224,12 @@ def test_ranks_to_run_are_spread_over_the_nodes_that_were_asked_for(
     asked: Point, settings: tuple[str, ...]
 ) -> None:
     (said,) = {refusal("sync", asked, [point(1, 1)])}
-    assert said is not None
     assert said.run == settings
 
 
 def test_threads_that_are_not_the_cores_are_named_by_their_own_setting() -> None:
     asked = replace(point(2), cores=4.0)
     said = refusal("compute", asked, [point(1)])
-    assert said is not None
     assert said.run == ("training.threads=2",)
 
 

@@ -44,7 +44,6 @@ def test_partitions_are_read_as_scontrol_shows_them() -> None:
 
 
 def test_nodes_are_read_as_scontrol_shows_them() -> None:
-    assert KNOWN.nodes is not None
     assert [node.name for node in KNOWN.nodes] == ["node1", "node2", "node3", "node4"]
     assert [node.gpus for node in KNOWN.nodes] == [0, 0, 0, 1]
     last = KNOWN.nodes[-1]

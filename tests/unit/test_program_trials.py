@@ -67,7 +67,6 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Tu
     known = [replace(one, repeat=at) for one in fewer for at in range(3)]
     assert labels(tuning, *known) == []
     advice = program.advise(program.judge(tuning, known))
-    assert advice is not None
     assert advice.setup == Setup(2, Remedies.parse(together))
     assert advice.speedup == pytest.approx(1.0 / 0.31, rel=0.03)
     assert advice.mem_gb == 1
@@ -91,7 +90,6 @@ def test_a_remedy_that_cannot_show_the_same_results_is_out(
     (reason,) = state.left_out.values()
     assert part in reason
     advice = program.advise(state)
-    assert advice is not None
     assert advice.setup == Setup(4)
 
 

@@ -132,7 +132,6 @@ def test_one_repeat_says_that_it_is_one() -> None:
 def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
     told = remedies.measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
     table = remedies.remedies_table(told)
-    assert table is not None
     assert table.rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
     assert remedies.describe_baseline(told).startswith("Baseline: base.")
 

@@ -58,7 +58,6 @@ def test_the_usl_by_hand() -> None:
     found = fitted([[100.0], [200 / 1.21], [400 / 1.69], [800 / 2.89]])
     assert found.sigma == pytest.approx(0.19)
     assert found.kappa == pytest.approx(0.01)
-    assert found.knee is not None
     assert found.knee.size == pytest.approx(9)
     assert found.knee.low is None, "one repeat of each size gives no interval"
     assert found.misfit == pytest.approx(0, abs=1e-9)
@@ -81,7 +80,6 @@ def test_intervals_hold_the_law_that_made_noisy_speeds(sigma: float, kappa: floa
         truth = 1000 * relative_speed(16, sigma, kappa)
         ends = (found.sigma_interval(), found.kappa_interval(), found.interval(16))
         for at, (told, value) in enumerate(zip(ends, (sigma, kappa, truth), strict=True)):
-            assert told is not None
             within[at] += told[0] - 1e-12 <= value <= told[1]
     assert (within >= 34).all(), within
 
@@ -90,7 +88,6 @@ def test_a_knee_has_an_interval_that_holds_the_true_one() -> None:
     sizes = [1.0, 2.0, 4.0, 8.0, 16.0]
     found = fit_law(sizes, generated(0.1, 0.01, noise=0.02, repeats=5, sizes=sizes))
     assert isinstance(found, Law)
-    assert found.knee is not None
     assert found.knee.low is not None
     assert found.knee.high is not None
     assert found.knee.low <= math.sqrt(0.9 / 0.01) <= found.knee.high
@@ -102,7 +99,6 @@ def test_a_knee_beyond_four_times_the_largest_is_not_told() -> None:
     sizes = [2.0, 4.0, 8.0, 16.0]
     further = fit_law(sizes, generated(0.0, 0.0005, sizes=sizes))
     assert isinstance(further, Law)
-    assert further.knee is not None
     assert further.knee.size == pytest.approx(math.sqrt(2000))
 
 
@@ -111,7 +107,6 @@ def test_more_cores_that_only_slow_down_are_all_contention_or_crosstalk() -> Non
     found = fitted([[100.0], [99.0], [97.0], [92.0]])
     assert 0 <= found.sigma <= 1
     assert found.kappa >= 0
-    assert found.knee is not None
     assert found.knee.size < 4
     flat = fitted([[100.0], [99.0], [97.0], [96.0]], name="amdahl")
     assert flat.sigma == 1
@@ -169,7 +164,6 @@ def test_one_repeat_has_no_interval_and_more_noise_a_wider_one() -> None:
     widths = []
     for noise in (0.005, 0.05):
         ends = fitted(generated(0.1, 0.01, noise=noise, repeats=4)).interval(8)
-        assert ends is not None
         widths.append(ends[1] - ends[0])
     assert widths[1] > 3 * widths[0]
 

@@ -121,7 +121,6 @@ def test_the_table_of_ranks_tells_what_the_records_do(tmp_path: Path) -> None:
     ]
     records = [make_results.rank_record(run, rank) for rank in range(2)]
     found = pop_from_rows(rank_row(record) for record in records)
-    assert found is not None
     waited = [record.training.phases.sync_s for record in records if record.training]
     counted = [record.training.counted_s for record in records if record.training]
     assert found.communication == pytest.approx(1 - min(waited) / max(counted))

@@ -35,7 +35,6 @@ from hpcncf_analysis.usl import Law, range_confidence, relative_speed
 
 def cells(table: Table | None, label: str) -> dict[str, str]:
     """A row of the table, by its columns."""
-    assert table is not None
     (found,) = [each for each in table.rows if each[0] == label]
     return dict(zip(table.columns, found, strict=True))
 
@@ -227,7 +226,6 @@ def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
 @pytest.mark.parametrize(("sizes", "bands"), [((1, 2, 4, 8), 1), ((1, 2, 4), 0)])
 def test_a_law_is_drawn_only_where_it_was_fitted(sizes: Sequence[int], bands: int) -> None:
     drawn = speedup_figure(group_configurations(generated(0.1, 0.01, sizes)))
-    assert drawn is not None
     (axes,) = drawn.axes
     assert len(axes.collections) == bands
 
@@ -269,7 +267,6 @@ def test_too_few_sizes_are_refused_with_the_reason() -> None:
 def test_speeds_of_no_law_are_refused_by_name() -> None:
     wild = [ranked(size, rate) for size, rate in ((1, 1.0), (2, 4.0), (4, 1.0), (8, 4.0))]
     note = law_note(group_configurations(wild))
-    assert note is not None
     assert note.startswith("No law of 1 to 8 ranks × 1 core · vectorized: the measurements do not")
     assert law_table(group_configurations(wild)) is None
 

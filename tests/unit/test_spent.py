@@ -29,7 +29,6 @@ def test_evaluation_has_its_seconds_and_its_speed_beside_training(
     shown: list[Configuration],
 ) -> None:
     table = times_table(shown)
-    assert table is not None
     for row in table.rows:
         told = dict(zip(table.columns, row, strict=True))
         assert told["seconds: evaluation"] == "1.2"  # three epochs of 0.4
@@ -53,11 +52,9 @@ def test_pauses_and_pace_have_a_line_for_each_configuration(
     epochs = [an_epoch(run, 0, 3.0), an_epoch(run, 1, 0.5), an_epoch(run, 2, 1.0)]
     kept = replace(one, figures={**one.figures, "pause_share": 0.06, "step_drift": -0.002})
     table = pauses_table([*epochs, an_epoch("another", 0, 9.0)], [kept])
-    assert table is not None
     assert table.rows == [[one.label, "3", "0.75", "15\u202f%", "6\u202f%", "0\u202f%"]]
     unknown = replace(one, figures={**one.figures, "pause_share": None, "step_drift": None})
     table = pauses_table(epochs[:1], [unknown])
-    assert table is not None
     assert table.rows == [[one.label, "3", "–", "30\u202f%", "–", "–"]]
     assert pauses_table([], shown) is None
 
