@@ -106,11 +106,12 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
     rank, ranks = raw["rank"] or (0, 1)
     role = _Roles(raw, steps)
     weights = _weights(raw["stacks"], role)
-    phases = _phases(raw, role, weights)
+    phases, exchanged = _phases(raw, role, weights)
     stacks = [
         (role.of(phase, doing), stack, library, s)
         for phase, doing, stack, library, s in raw["stacks"]
     ]
+    stacks += [("sync", *rest, exchanged * s) for phase, *rest, s in stacks if phase == "backward"]
     startup = [("startup", stack, "", s) for _, _, stack, _, s in start_up.get("stacks", [])]
     ready_s = _main_figures(raw)
     trains = [each for each in role.loaders if not each.evaluates]
@@ -129,7 +130,9 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         elapsed_s=raw["elapsed_s"],
         startup_s=start_up.get("seconds", 0.0),
         startup_runqueue_s=_startup_runqueue(raw) if start_up else 0.0,
-        imports_s=sum(s for _, doing, _, _, s in start_up.get("stacks", []) if doing == "import"),
+        imports_s=sum(
+            s for _, doing, _, _, s in start_up.get("stacks", raw["stacks"]) if doing == "import"
+        ),
         seconds=sum(each.seconds for each in phases.values()),
         cpu_s=raw["since_cpu_s"],
         steps=steps,
@@ -217,7 +220,8 @@ def _weights(stacks: Iterable[Sequence[Any]], role: _Roles) -> dict[str, dict[st
 
 def _phases(
     raw: Mapping[str, Any], role: _Roles, weights: Mapping[str, Mapping[str, float]]
-) -> dict[str, ProgramPhase]:
+) -> tuple[dict[str, ProgramPhase], float]:
+    """The phases; and the share of the backward pass that is the ranks' exchange."""
     seconds: dict[str, float] = defaultdict(float)
     waited: dict[str, float] = defaultdict(float)
     measured: dict[str, float] = defaultdict(float)
@@ -241,17 +245,20 @@ def _phases(
     share = {
         name: min(1.0, waited[name] / measured[name]) for name in seconds if measured[name] > 0
     }
+    exchanged = 0.0
     if raw["rank"] and raw["rank"][1] > 1 and share.get("backward"):
         # DDP waits for its all-reduce inside the backward pass.
-        exchange = seconds["backward"] * share["backward"]
+        exchanged = share["backward"]
+        exchange = seconds["backward"] * exchanged
         waits = exchange + seconds["sync"] * share.get("sync", 1.0)
         seconds["backward"] -= exchange
         seconds["sync"] += exchange
         share |= {"backward": 0.0, "sync": waits / seconds["sync"]}
-    return {
+    phases = {
         name: ProgramPhase(seconds=seconds[name], waiting=share.get(name), entered=entered[name])
         for name in sorted(seconds, key=lambda name: -seconds[name])
     }
+    return phases, exchanged
 
 
 def _main_figures(raw: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -429,7 +429,7 @@ class ProgramProfile(RecordPart):
     startup_s: Number
     """Until the end of the first step; 0 for a program without steps."""
     imports_s: Number
-    """Of the start-up, estimated from samples."""
+    """Of the start-up, of all the time if no step was seen; estimated from samples."""
     startup_runqueue_s: Number = 0.0
     """Of the start-up, in which the training thread was ready and had no core."""
     seconds: Number

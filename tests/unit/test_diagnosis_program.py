@@ -211,6 +211,12 @@ def test_a_short_program_of_many_steps_is_judged() -> None:
     assert too_short_to_judge(few) is not None
 
 
+def test_a_program_that_was_ended_among_its_imports_has_no_slow_loop() -> None:
+    for imports_s, found in ((9.0, []), (2.0, ["loop_code"])):
+        rank = profile({"loop": 10.0}, steps=0, imports_s=imports_s)
+        assert causes(rank, cores=TWO_CORES) == found
+
+
 def test_a_start_up_that_outlasts_the_training() -> None:
     assert causes(profile(STEP, startup_s=80.0, elapsed_s=180.0)) == ["startup_bound"]
     assert causes(profile(STEP, startup_s=20.0, elapsed_s=120.0)) == []
@@ -236,6 +242,55 @@ def test_threads_that_share_one_core(
 ) -> None:
     rank = profile(STEP, main_cpu_s=main_s, threads=threads(*others))
     assert causes(rank, cores=TWO_CORES) == found
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "others", "found"),
+    [
+        (160.0, (6.0, 5.0), ["interpreter_lock"]),
+        (0.0, (6.0, 5.0), []),  # nobody kept them from computing more
+        (160.0, (65.0, 60.0), []),
+    ],
+)
+def test_threads_that_share_one_core_beside_neighbours(
+    waited_s: float, others: tuple[float, ...], found: list[str]
+) -> None:
+    rank = profile(STEP, main_cpu_s=9.0, threads=threads(*others))
+    cores = CoreCounts(2.0, 2.0, 0.2)
+    seen = causes(rank, cores=cores, runqueue_s=waited_s, elapsed_s=100.0)
+    assert [each for each in seen if each == "interpreter_lock"] == found
+
+
+def test_training_that_waits_for_a_thread_that_makes_its_batches() -> None:
+    """The thread's line is the one to change, not the one that waits."""
+    own = {"lines": [line("loop", 3, 1.0)], "waiting": {"loop": 0.95}, "main_cpu_s": 4.0}
+    rank = profile({"loop": 90.0, "forward": 10.0}, threads=threads(88.0), **own)
+    (found,) = find(command(program=[rank], cores=TWO_CORES))
+    assert (found.cause, found.places[0].line) == ("python_input", 9)
+    idle = profile({"loop": 90.0, "forward": 10.0}, threads=threads(5.0), **own)
+    (found,) = find(command(program=[idle], cores=TWO_CORES))
+    assert (found.cause, found.places[0].line) == ("loop_code", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("pickle.dump(state, file)", "checkpoint_bound"),
+        ("np.savez(path, **arrays)", "checkpoint_bound"),
+        ("table.to_parquet(path)", "checkpoint_bound"),
+        ("saved = resave(table)", "loop_code"),
+        ("log.write(json.dumps(row))", "loop_code"),
+    ],
+)
+def test_a_loop_that_writes_its_state_writes_checkpoints(
+    text: str, cause: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"{text}\n")
+    rank = profile(
+        {"loop": 60.0, **INPUT, "input": 0.0}, lines=[line("loop", 1, 1.0, file=str(file))]
+    )
+    assert causes(rank) == [cause]
 
 
 def test_threads_of_a_large_pool_share_one_core() -> None:

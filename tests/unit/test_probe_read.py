@@ -119,6 +119,21 @@ def test_waiting_in_the_backward_pass_of_ranks_is_their_exchange() -> None:
     assert seconds_of(raw(phases=phases, rank=[1, 2], stacks=[])) == {"sync": 8.0, "backward": 4.0}
 
 
+@pytest.mark.parametrize(("waits", "hot"), [(8.0, 2), (1.0, 3)])
+def test_the_exchange_has_the_lines_of_both_its_places(waits: float, hot: int) -> None:
+    """DDP's, inside the backward pass, and the collectives that the program calls."""
+    phases = {"backward": [10.0, 10.0 - waits, 10.0, 100], "sync": [4.0, 0.0, 4.0, 5]}
+    stacks = [
+        ["backward", "", [["a.py", 2, "step"]], "", 10.0],
+        ["sync", "", [["a.py", 3, "reduce"]], "", 4.0],
+    ]
+    seen = profile(raw(phases=phases, rank=[1, 2], stacks=stacks))
+    assert (
+        max((each for each in seen.lines if each.phase == "sync"), key=lambda each: each.share).line
+        == hot
+    )
+
+
 def test_lines_have_their_callees_shares() -> None:
     samples = [
         ("loop", [["a.py", 1, "main"], ["a.py", 5, "f"]], "", 3.0),

@@ -19,6 +19,7 @@ from hpcncf.records.schema import (
     ProgramLoader,
     ProgramPhase,
     ProgramProfile,
+    ProgramThread,
     RecordError,
     SourceLine,
     read_regular,
@@ -56,6 +57,11 @@ SERIAL: Final = 0.45
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
     r"\b(load|open|imread|read\w*)\(|\bre\.(find|split|sub)|strptime"
+)
+# Lines that write a state to a file without `torch.save`.
+WRITES: Final = re.compile(
+    r"\b(pickle|joblib|json)\.dump\(|fsync|\bsavez?(_compressed|_file|_pretrained)?\(|"
+    r"\.to_(csv|parquet|pickle|hdf)\("
 )
 NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
@@ -253,27 +259,21 @@ def _lock(program: Program) -> Finding | None:
     whole = rank.elapsed_s if not rank.steps else rank.seconds
     if rank.main_cpu_s is None or whole <= 0:
         return None
-    busy = [each for each in rank.threads if each.cpu_s >= 0.02 * whole and each.file]
+    cores = program.evidence
+    # Beside neighbours they get less of a core than they would use.
+    wanted = cores.wanted / cores.used if cores.wanted and cores.used else 1.0
+    busy = [each for each in rank.threads if wanted * each.cpu_s >= 0.02 * whole and each.file]
     others = sum(each.cpu_s for each in busy) / whole
     together = others + rank.main_cpu_s / whole
-    computed = sum(each.threads for each in busy) + (rank.main_cpu_s >= 0.1 * whole)
-    if computed < 2 or others < thresholds.WORTH or not 0.7 <= together <= 1.2:
+    computed = sum(each.threads for each in busy)
+    computed += wanted * rank.main_cpu_s >= 0.1 * whole
+    if computed < 2 or wanted * others < thresholds.WORTH:
         return None
-    first = busy[0]
-    assert first.file is not None
-    assert first.line is not None
-    line = SourceLine(
-        phase="threads",
-        file=first.file,
-        line=first.line,
-        function=first.function,
-        share=1.0,
-        own_share=1.0,
-        depth=0,
-    )
+    if wanted * together < 0.7 or together > 1.2:
+        return None
     return Finding(
         "interpreter_lock",
-        min(others, 1.0),
+        min(wanted * others, 1.0),
         "time",
         (
             f"{computed} Python threads computed, {together:.2f} cores together: only one "
@@ -281,8 +281,34 @@ def _lock(program: Program) -> Finding | None:
         ),
         "Use processes instead of threads (DataLoader workers, multiprocessing), or array "
         "operations that release the lock.",
-        places=(place(line, others),),
+        places=(place(_line_of(busy[0]), others),),
     )
+
+
+def _line_of(thread: ProgramThread) -> SourceLine:
+    """Where it was found most often; only for a thread that was found in the user's code."""
+    assert thread.file is not None
+    assert thread.line is not None
+    return SourceLine(
+        phase="threads",
+        file=thread.file,
+        line=thread.line,
+        function=thread.function,
+        share=1.0,
+        own_share=1.0,
+        depth=0,
+    )
+
+
+def _busiest_thread(program: Program) -> tuple[SourceLine, float] | None:
+    """Its line and the share of the time in which it computes, if that is most of the time that
+    the training thread waits."""
+    rank = program.longest
+    least = 0.5 * rank.seconds * program.share("loop") * program.waiting("loop")
+    busy = [each for each in rank.threads if each.file and each.cpu_s + each.runqueue_s >= least]
+    if not busy or rank.seconds <= 0:
+        return None
+    return _line_of(busy[0]), min(1.0, (busy[0].cpu_s + busy[0].runqueue_s) / rank.seconds)
 
 
 def _input(program: Program) -> Finding | None:
@@ -497,7 +523,7 @@ def _ranks(program: Program) -> Finding | None:
         if few
         else "Exchange less often or less: larger batches, no_sync() over several, fewer ranks.",
         gain=removed(exchange),
-        places=program.places("backward", "sync")[:MOST_PLACES],
+        places=(program.places("sync") or program.places("backward"))[:MOST_PLACES],
     )
 
 
@@ -572,10 +598,41 @@ def _loop(program: Program) -> Finding | None:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
     share -= max(0.0, program.share("backward") - program.share("forward"))
+    if not program.steps and program.longest.seconds > 0:
+        share -= program.longest.imports_s / program.longest.seconds
     if share < 1.25 * thresholds.WORTH:
         return None
     waits = program.waiting("loop")
     places = program.places("loop")
+    maker = _busiest_thread(program) if waits > 0.5 else None
+    if maker is not None:
+        line, busy = maker
+        return Finding(
+            "python_input",
+            share,
+            "time",
+            (
+                f"for {format_percent(waits * share)} of the time the training thread waits for a "
+                f"thread of its own, which computes for {format_percent(busy)}",
+            ),
+            "Make whole batches at once by array operations: a thread computes no faster than "
+            "the training itself would.",
+            gain=removed(share),
+            places=(place(line, busy),),
+        )
+    if program.steps and places and WRITES.search(places[0].source or ""):
+        return Finding(
+            "checkpoint_bound",
+            share,
+            "time",
+            (
+                f"{format_percent(share)} of the time is between the phases of a step, most of it "
+                "where a file is written",
+            ),
+            "Write it less often, or to a faster disk.",
+            gain=removed(share),
+            places=places,
+        )
     told = f"{format_percent(share)} of the time is in the program's own code"
     told += " between the phases of a step" if program.steps else ""
     if waits > 0.5:
