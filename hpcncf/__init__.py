@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`hpcncf.submit`, imported when it is first used: commands start without it."""
-    if name == "submit":
-        return importlib.import_module("hpcncf.launch.function").submit
+    """Imported when it is first used: commands start without it."""
+    if name in ("submit", "Future", "RunFailed"):
+        return getattr(importlib.import_module("hpcncf.launch.function"), name)
     raise AttributeError(f"module 'hpcncf' has no attribute {name!r}")

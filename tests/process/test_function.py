@@ -57,7 +57,7 @@ def test_results_come_back_with_their_types(tmp_path: Path) -> None:
 
 def test_an_exception_comes_back_with_its_traceback() -> None:
     (future,) = hpcncf.submit(make_function(), {"a": [1], "text": ["fail"]}, cluster="local")
-    with pytest.raises(RunFailed, match="ValueError: as asked"):
+    with pytest.raises(hpcncf.RunFailed, match="ValueError: as asked"):
         future.result(timeout=120)
     assert future.state == "failed"
 
