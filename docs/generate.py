@@ -236,9 +236,9 @@ def example_scripts() -> dict[str, str]:
 
 
 def commands_reference() -> str:
-    """Every command's help, at a width of 100 columns whatever the terminal's."""
+    """Every command's help, as wide as a page of the site whatever the terminal's width."""
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "80"
     try:
         top = cli.parser()
         verbs = next(

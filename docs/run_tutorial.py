@@ -41,7 +41,7 @@ def run(command: str, folder: Path) -> str:
     done = subprocess.run(
         ["bash", "-c", f"{command} 2>&1"],
         cwd=folder,
-        env=os.environ | {"PATH": path, "COLUMNS": "100"},
+        env=os.environ | {"PATH": path, "COLUMNS": "80"},
         capture_output=True,
         text=True,
         timeout=SECONDS,
