@@ -47,20 +47,6 @@ CASES: Final = [
     ),
     Case(
         "healthy",
-        "large-batch",
-        Job(
-            {
-                "training.adam": "fused",
-                "training.global_batch_size": 4096,
-                "training.epochs": 25,
-            },
-            data="small",
-        ),
-        "the plain module with whole batches and tables that every step reads almost all of",
-        17,
-    ),
-    Case(
-        "healthy",
         "command",
         Run("burn.py --seconds 6.5"),
         "one busy process on one core",
@@ -69,33 +55,18 @@ CASES: Final = [
     ),
     Case(
         "healthy",
-        "command-two-cores",
-        Run("burn.py --seconds 10 --processes 2"),
-        "two on two",
-        12,
-        cores=2,
-    ),
-    Case(
-        "healthy",
         "products",
-        Run("products.py --seconds 12 --threads 2 --width 1024"),
+        Run("products.py --seconds 8 --threads 2 --width 1024"),
         "two threads of torch share large products on two cores",
-        15,
+        11,
         cores=2,
-    ),
-    Case(
-        "healthy",
-        "training",
-        Run("train.py --seconds 13 --batch 2048"),
-        "a user's training with whole batches and small tables on one core",
-        17,
     ),
     Case(
         "healthy",
         "ranks",
-        Job({"resources.tasks_per_node": 2}, program="burn.py --seconds 10"),
+        Job({"resources.tasks_per_node": 2}, program="burn.py --seconds 8"),
         "two ranks that need nothing of each other, each busy on its core",
-        15,
+        13,
         cores=2,
     ),
 ]

@@ -10,7 +10,7 @@ from pathology.case import Beside, Case, Job, Run
 GRANT: Final = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
 BUSY: Final = "burn.py --seconds 6.5"
 TWO_BUSY: Final = f"{BUSY} --processes 2"
-TWO_THREADS: Final = "products.py --seconds 10 --threads 2"
+TWO_THREADS: Final = "products.py --seconds 8 --threads 2"
 
 CONFINED: Final = [
     Case(
@@ -24,18 +24,10 @@ CONFINED: Final = [
     ),
     Case(
         "one_core_confinement",
-        "bound-itself",
-        Run(f"{TWO_THREADS} --bind {{cpu}}"),
-        "two cores are usable until the program binds itself to one; its two threads share it",
-        13,
-        cores=2,
-    ),
-    Case(
-        "one_core_confinement",
         "omp-places",
         Run(TWO_THREADS),
         "OMP_PLACES names one core for both threads of two that are usable",
-        13,
+        11,
         cores=2,
         env={"OMP_PROC_BIND": "true", "OMP_PLACES": "{{cpu}}"},
     ),
@@ -56,17 +48,10 @@ OVERSUBSCRIBED: Final = [
     Case(
         "oversubscribed",
         "threads",
-        Run("products.py --seconds 10 --threads 8"),
+        Run("products.py --seconds 8 --threads 8"),
         "torch is told to compute with eight threads on two cores",
-        13,
+        11,
         cores=2,
-    ),
-    Case(
-        "oversubscribed",
-        "threads-one-core",
-        Run("products.py --seconds 10 --threads 4 --width 256"),
-        "four threads, as of a larger machine, where one core is usable",
-        13,
     ),
     Case(
         "oversubscribed",
@@ -78,20 +63,13 @@ OVERSUBSCRIBED: Final = [
     ),
     Case(
         "oversubscribed",
-        "training",
-        Run("train.py --seconds 10 --threads 8"),
-        "a training's step is computed by eight threads on one core",
-        14,
-    ),
-    Case(
-        "oversubscribed",
         "ranks",
         Job(
             {"resources.tasks_per_node": 2},
-            program="products.py --seconds 10 --threads 4 --width 256",
+            program="products.py --seconds 8 --threads 4 --width 256",
         ),
         "each of two ranks has one core and starts four threads, whatever OMP_NUM_THREADS says",
-        15,
+        13,
         cores=2,
     ),
 ]
@@ -123,14 +101,6 @@ NEIGHBOUR: Final = [
         20,
         beside=Beside(neighbour=(0,)),
     ),
-    Case(
-        "neighbour_load",
-        "rowwise",
-        Job({"training.engine": "rowwise", "training.epochs": 8}, data="small"),
-        "engine rowwise keeps its core busy, and gets half of it",
-        20,
-        beside=Beside(neighbour=(0,)),
-    ),
 ]
 
 SERIAL: Final = [
@@ -152,22 +122,6 @@ SERIAL: Final = [
     ),
     Case(
         "serial_step",
-        "vectorized",
-        Job(
-            {
-                "resources.cpus_per_task": 2,
-                "training.engine": "rowwise",
-                "training.threads": 1,
-                "training.epochs": 14,
-            },
-            data="small",
-        ),
-        "two cores are allocated, and torch computes the step with one thread",
-        14,
-        cores=2,
-    ),
-    Case(
-        "serial_step",
         "command",
         Run(BUSY),
         "two cores are usable, and the program is one thread of Python",
@@ -177,9 +131,9 @@ SERIAL: Final = [
     Case(
         "serial_step",
         "products",
-        Run("products.py --seconds 10 --threads 1"),
+        Run("products.py --seconds 8 --threads 1"),
         "two cores are usable; torch is told one thread, and the step's phases are all computing",
-        13,
+        11,
         cores=2,
     ),
 ]

@@ -6,17 +6,10 @@ from typing import Final
 
 from pathology.case import Beside, Case, Job, Run
 
-LOADED: Final = "train.py --seconds 10 --width 64"
+LOADED: Final = "train.py --seconds 8 --width 64"
 REMOTE: Final = "train.py --seconds 6.5 --width 64 --samples remote --batch 256"
 
 PYTHON: Final = [
-    Case(
-        "python_input",
-        "per-sample",
-        Job({"training.loader": "per_sample", "training.epochs": 3}, data="small"),
-        "every sample is one `__getitem__` and draws its negatives in Python; the step is small",
-        15,
-    ),
     Case(
         "python_input",
         "per-sample-two-cores",
@@ -32,35 +25,6 @@ PYTHON: Final = [
         15,
         cores=2,
     ),
-    Case(
-        "python_input",
-        "per-sample-rowwise",
-        Job(
-            {
-                "training.loader": "per_sample",
-                "training.engine": "rowwise",
-                "training.epochs": 3,
-            },
-            data="small",
-        ),
-        "the step is rowwise's, so that the samples are most of the time",
-        14,
-    ),
-    Case(
-        "python_input",
-        "drawn",
-        Run(f"{LOADED} --samples drawn"),
-        "`__getitem__` lists all items that the user has not, to draw one: work, not waiting",
-        16,
-    ),
-    Case(
-        "python_input",
-        "parsed",
-        Run(f"{LOADED} --samples parsed --threads 1"),
-        "`__getitem__` writes and parses text, on one of two cores",
-        16,
-        cores=2,
-    ),
 ]
 
 FILES: Final = [
@@ -74,18 +38,10 @@ FILES: Final = [
     ),
     Case(
         "input_io",
-        "file-server-workers",
-        Run(f"{REMOTE} --workers 2 --threads 1"),
-        "two workers wait instead; still nobody computes",
-        11,
-        cores=2,
-    ),
-    Case(
-        "input_io",
         "slow-disk",
         Run(f"{LOADED} --samples file --file {{file}} --batch 64"),
         "each sample reads 64 KiB that is not in memory from a disk that gives 8 MiB a second",
-        16,
+        14,
         beside=Beside(read_mib_per_s=8),
         needs=frozenset({"blkio cgroup"}),
     ),
@@ -103,22 +59,6 @@ WORKED: Final = {
 }
 
 WORKERS: Final = [
-    Case(
-        "worker_overhead",
-        "two",
-        Job(
-            WORKED
-            | {
-                "training.num_workers": 2,
-                "training.global_batch_size": 4096,
-                "training.epochs": 100,
-            },
-            data="users",
-        ),
-        "an epoch has three steps, and two workers are started anew for each",
-        18,
-        cores=2,
-    ),
     Case(
         "worker_overhead",
         "one",

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pathology.case import Beside, Case, Job
 
 TWO: Final[dict[str, Any]] = {"resources.tasks_per_node": 2}
-TRAINED: Final = "train.py --seconds 10 --threads 1"
+TRAINED: Final = "train.py --seconds 8 --threads 1"
 COMPUTING: Final = f"{TRAINED} --batch 4096 --width 512"
 
 SYNC: Final = [
@@ -38,14 +38,6 @@ SYNC: Final = [
         20,
         cores=2,
     ),
-    Case(
-        "sync_bound",
-        "wide-layers",
-        Job(TWO, program=f"{TRAINED} --batch 16 --width 1500"),
-        "a few instances a step, and ten megabytes of gradients to exchange for them",
-        16,
-        cores=2,
-    ),
 ]
 
 STRAGGLER: Final = [
@@ -67,22 +59,6 @@ STRAGGLER: Final = [
         cores=2,
         beside=Beside(slowed_rank=1),
     ),
-    Case(
-        "straggler",
-        "twice-1",
-        Job(TWO, program=f"{COMPUTING} --twice-on 1"),
-        "rank 1 computes each step twice, with as many instances as rank 0",
-        16,
-        cores=2,
-    ),
-    Case(
-        "straggler",
-        "twice-0",
-        Job(TWO, program=f"{COMPUTING} --twice-on 0"),
-        "the same of rank 0: no rank is slow by its number",
-        16,
-        cores=2,
-    ),
 ]
 
 IMBALANCE: Final = [
@@ -91,15 +67,7 @@ IMBALANCE: Final = [
         "more-on-1",
         Job(TWO, program=f"{COMPUTING} --more-on 1"),
         "rank 1 has three times the instances of rank 0, and is as fast with each of them",
-        16,
-        cores=2,
-    ),
-    Case(
-        "load_imbalance",
-        "more-on-0",
-        Job(TWO, program=f"{TRAINED} --batch 8192 --width 256 --more-on 0"),
-        "rank 0 has three times the instances of rank 1",
-        16,
+        14,
         cores=2,
     ),
 ]

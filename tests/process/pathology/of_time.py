@@ -16,20 +16,6 @@ DENSE: Final = [
         "Adam walks 210,000 rows in each step, of which the batch touched a thousand",
         18,
     ),
-    Case(
-        "dense_optimizer",
-        "fused",
-        Job(NO_EVALUATION | {"training.adam": "fused", "training.max_steps": 580}, data="wide"),
-        "torch's fastest Adam walks them as well",
-        18,
-    ),
-    Case(
-        "dense_optimizer",
-        "command",
-        Run("train.py --seconds 12 --optimizer adam --table 400000 --batch 128 --width 32"),
-        "a user's nn.Embedding of 400,000 rows, dense gradients and Adam",
-        18,
-    ),
 ]
 
 EVALUATION: Final = [
@@ -47,27 +33,6 @@ EVALUATION: Final = [
         ),
         "each epoch ranks 40,000 items for each of 4,000 users; its training is a fraction of that",
         20,
-    ),
-    Case(
-        "evaluation_bound",
-        "sampled",
-        Job(
-            {
-                "training.engine": "rowwise",
-                "training.epochs": 40,
-                "training.checkpoint_every": 0,
-            },
-            data="users",
-        ),
-        "an epoch of 60,000 instances ends with 1,800,000 pairs to rank",
-        18,
-    ),
-    Case(
-        "evaluation_bound",
-        "command",
-        Run("train.py --seconds 14 --batch 4096 --evaluate 60"),
-        "after five steps the program scores all items for user after user",
-        18,
     ),
 ]
 
@@ -87,21 +52,6 @@ STARTUP: Final = [
         },
         needs=frozenset({"compiler"}),
     ),
-    Case(
-        "startup_bound",
-        "slow-imports",
-        Job(NO_EVALUATION | {"training.engine": "native", "training.epochs": 70}, data="small"),
-        "Python's start takes 15 s, as from an environment on a busy file server; training 8 s",
-        28,
-        env={"PYTHONPATH": "{programs}/slow_start"},
-    ),
-    Case(
-        "startup_bound",
-        "index",
-        Run("train.py --seconds 7 --index 16"),
-        "the program builds an index for 16 s and trains for 7 s",
-        27,
-    ),
 ]
 
 CHECKPOINT: Final = [
@@ -119,29 +69,6 @@ CHECKPOINT: Final = [
             data="wide",
         ),
         "an epoch takes a fraction of a second, and 100 MB are written after each",
-        18,
-    ),
-    Case(
-        "checkpoint_bound",
-        "wide-rows",
-        Job(
-            {
-                "training.engine": "native",
-                "training.evaluation": "none",
-                "training.negatives": 1,
-                "training.epochs": 8,
-                "model.mlp_width": 96,
-            },
-            data="wide",
-        ),
-        "the same with rows three times as wide",
-        20,
-    ),
-    Case(
-        "checkpoint_bound",
-        "command",
-        Run("train.py --seconds 14 --batch 20000 --width 64 --table 800000 --save {folder}/saved"),
-        "after each step the program writes a table of 100 MB and syncs it",
         18,
     ),
 ]

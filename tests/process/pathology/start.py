@@ -107,7 +107,6 @@ class Bench:
         places = {
             "{file}": self.file,
             "{folder}": self.folder,
-            "{programs}": PROGRAMS,
             "{cpu}": cpus[0],
         }
         for mark, place in places.items():

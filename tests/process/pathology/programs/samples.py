@@ -21,31 +21,16 @@ class Positives(Dataset[tuple[int, int]]):
     def __init__(self, kind: str, file: Path | None) -> None:
         self.kind = kind
         self.file = os.open(file, os.O_RDONLY) if file else -1
-        self.seen = {(row % ITEMS, row * 7 % ITEMS) for row in range(ROWS)}
 
     def __len__(self) -> int:
         return ROWS
 
     def __getitem__(self, row: int) -> tuple[int, int]:
-        user = row % ITEMS
-        if self.kind == "drawn":
-            return user, self._drawn(user)
-        if self.kind == "parsed":
-            return user, self._parsed(row)
         if self.kind == "remote":
             time.sleep(0.002)  # a file server's answer
         elif self.kind == "file":
             self._read()
-        return user, row * 7 % ITEMS
-
-    def _drawn(self, user: int) -> int:
-        """An item that the user has not, out of a list of them, as in the forum's loader."""
-        free = [item for item in range(200) if (user, item) not in self.seen]
-        return random.choice(free)
-
-    def _parsed(self, row: int) -> int:
-        text = ",".join(str(row * number) for number in range(100))
-        return sum(int(word) for word in text.split(",")) % ITEMS
+        return row % ITEMS, row * 7 % ITEMS
 
     def _read(self) -> None:
         """A block from somewhere in the file; the kernel may not keep it, as it cannot keep a
