@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,14 +33,31 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path += [str(Path(__file__).parent / tier) for tier in ("unit", "torch", "process")]
 
 
+ROOM = pytest.StashKey[ExitStack]()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """While a test marked `alone` runs, pytest-xdist's other workers wait."""
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """While tests marked `alone` run, pytest-xdist's other workers wait: once for all that follow
+    one another."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
-    shared = Path(item.config.option.basetemp).parent  # each worker has a folder in it
-    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+    alone, more = (
+        each is not None and each.get_closest_marker("alone") is not None
+        for each in (item, nextitem)
+    )
+    if ROOM not in item.config.stash:
+        shared = Path(item.config.option.basetemp).parent  # each worker has a folder in it
+        item.config.stash[ROOM] = ExitStack()
+        item.config.stash[ROOM].enter_context(turn(shared, alone))
+    try:
         return (yield)
+    finally:
+        if not (alone and more):
+            item.config.stash[ROOM].close()
+            del item.config.stash[ROOM]
 
 
 @pytest.fixture(autouse=True)

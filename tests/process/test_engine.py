@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 from test_ranking import BOTH, by_forward, cases, whole_numbers
 
 from hpcncf.job.spec import Model, Training
@@ -30,9 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 

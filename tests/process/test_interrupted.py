@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from interrupted import Asked, attempts
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 
 from hpcncf.job.spec import Model
 from hpcncf.ncf.checkpoint import TrainingProgress, checkpoint_paths, load_checkpoint
@@ -21,9 +21,7 @@ LOADERS = ["per_sample", "batched", "vectorized"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 

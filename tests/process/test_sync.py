@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from make_runs import tiny
 from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
@@ -155,9 +154,7 @@ def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 

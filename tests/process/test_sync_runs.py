@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from interrupted import attempts
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 from ranks_together import together
 
 from hpcncf.job.spec import Model
@@ -80,9 +80,7 @@ def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 

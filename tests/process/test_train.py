@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import free_port
 from interrupted import attempts
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 from train_two_ranks import SLOW_S
 
 from hpcncf.errors import HpcncfError
@@ -23,9 +23,7 @@ from hpcncf.ncf.data.readers import Columns, prepare_table
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 

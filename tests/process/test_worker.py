@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import free_port
-from make_runs import tiny, trainer
+from make_runs import trainer
 
 from hpcncf import cli
 from hpcncf.cli.train import summary
@@ -38,9 +38,7 @@ grid: {{resources.tasks_per_node: {ranks}}}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 

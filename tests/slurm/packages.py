@@ -71,3 +71,7 @@ def _apt_get(missing: Sequence[str]) -> None:
             return
     last = (done.stdout + done.stderr).strip().splitlines()[-10:]
     raise ClusterError(f"apt-get could not install {' '.join(missing)}:\n" + "\n".join(last))
+
+
+if __name__ == "__main__":
+    install(accounting=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
@@ -15,9 +15,7 @@ from hpcncf.ncf.engines.reference import min_instances
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(folder)
+def data(folder: Path) -> Path:
     return folder
 
 
