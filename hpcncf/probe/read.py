@@ -63,7 +63,7 @@ def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']}, expected {FORMAT}")
             seen.append((raw, profile(raw)))
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
             problems.append(f"{path.name}: not readable: {type(error).__name__}: {error}")
     workers = [each for _, each in seen if each.is_worker]
     programs = [each for _, each in seen if not each.is_worker]
@@ -111,7 +111,9 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         (role.of(phase, doing), stack, library, s)
         for phase, doing, stack, library, s in raw["stacks"]
     ]
-    stacks += [("sync", *rest, exchanged * s) for phase, *rest, s in stacks if phase == "backward"]
+    if exchanged:
+        backward = [each for each in stacks if each[0] == "backward"]
+        stacks += [("sync", stack, library, exchanged * s) for _, stack, library, s in backward]
     startup = [("startup", stack, "", s) for _, _, stack, _, s in start_up.get("stacks", [])]
     ready_s = _main_figures(raw)
     trains = [each for each in role.loaders if not each.evaluates]

@@ -134,6 +134,12 @@ def test_the_exchange_has_the_lines_of_both_its_places(waits: float, hot: int) -
     )
 
 
+def test_one_rank_exchanges_nothing() -> None:
+    stacks = [["backward", "", [["a.py", 2, "step"]], "", 10.0]]
+    phases = {"backward": [10.0, 2.0, 10.0, 100]}
+    assert {each.phase for each in profile(raw(phases=phases, stacks=stacks)).lines} == {"backward"}
+
+
 def test_lines_have_their_callees_shares() -> None:
     samples = [
         ("loop", [["a.py", 1, "main"], ["a.py", 5, "f"]], "", 3.0),
