@@ -194,7 +194,7 @@ _NOT_SPEED: Final = {
 }
 NONE_CHANGES: Final = "none"
 _MACHINE: Final = (*PACKAGES, "python", "platform", "cpu_model", "commit", "folder_commit")
-# Of the recorded variables those that tell a run's place, not its speed.
+# Of the recorded variables those of a run's place, not its speed.
 _PLACE: Final = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "HPCNCF_", "SLURM_", "TORCH")
 
 
@@ -308,7 +308,7 @@ def cautions(
 
 Quality = Literal["worse", "better", "alike", "not compared"]
 
-# Told of both sides beside their speed, medians over the repeats.
+# Shown for both sides beside their speed, medians over the repeats.
 FIGURES: Final = (
     "instances_per_s",
     "elapsed_s",
@@ -419,7 +419,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Configurations are matched by all settings but those that tell the sides apart."""
+    """Configurations are matched by all settings but those that differ between the sides."""
     changed = changed_settings(a.rows, b.rows)
     environment = changed_environment(a.environments, b.environments) + changed_nodes(
         a.rows, b.rows
@@ -457,7 +457,7 @@ def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...
     for one in group_configurations({**row, "retired": False} for row in side.rows):
         settings = settings_of(one.rows[0]).items()
         key = tuple(sorted((name, text) for name, text in settings if name not in ignored))
-        # Threads asked for by number may be those that `auto` gave another: the label tells.
+        # Threads asked for by number may be those that `auto` gave another: the label shows it.
         found[key if key not in found else (*key, ("label", one.label))] = one
     return found
 
@@ -586,7 +586,7 @@ def _repeats(found: Comparison) -> Iterator[str]:
     few = sum(pair.ratio.verdict == "too few repeats" for pair in found.pairs)
     if few:
         yield (
-            f"{pluralize(few, 'configuration')} with too few repeats to tell a difference from "
+            f"{pluralize(few, 'configuration')} with too few repeats to find a difference from "
             "scatter: it takes three on each side, or two against five (repeats: 3 in the job "
             "file; --repeats takes all those of a run that is named)"
         )

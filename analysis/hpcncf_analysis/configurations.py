@@ -101,7 +101,7 @@ def command_name(row: Row) -> str:
 
 
 def varying_settings(rows: Sequence[Row]) -> list[str]:
-    """The named settings that tell these rows apart; the data's key only where no title does."""
+    """The named settings that differ between these rows; the data's key only if no title does."""
     names = [
         name
         for name in _ordered_settings(rows[0])
@@ -115,7 +115,7 @@ def varying_settings(rows: Sequence[Row]) -> list[str]:
 
 
 def commonest_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]:
-    """Of many settings that tell rows apart, the value that most have: labels leave it unsaid."""
+    """The commonest values of settings that differ between rows: labels leave them unsaid."""
     if len(varying) <= MAX_VARYING:
         return {}
     return {name: _commonest([row.get(name) for row in rows]) for name in varying}
@@ -271,7 +271,7 @@ class Table:
     texts: frozenset[str] = frozenset()
     """The other columns of text, not of figures."""
     keys: Sequence[Sequence[float | None]] = ()
-    """[row][column] what a column of figures is sorted by, where its texts do not tell."""
+    """[row][column] what a column of figures is sorted by, if its texts do not sort."""
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -373,9 +373,9 @@ def summarize_repeats(runs: pd.DataFrame) -> pd.DataFrame:
     rows = [{str(name): value for name, value in row.items()} for _, row in runs.iterrows()]
     names = [*FIGURES, *numeric_metrics(rows)]
     figures = runs.reindex(columns=names).astype(float).groupby(runs["config"], sort=False)
-    told = figures.count()
-    whole = told.eq(figures.size(), axis=0)
-    low, high = (ends.where(whole & (told > 1)) for ends in (figures.min(), figures.max()))
+    number = figures.count()
+    whole = number.eq(figures.size(), axis=0)
+    low, high = (ends.where(whole & (number > 1)) for ends in (figures.min(), figures.max()))
     medians = figures.median().where(whole)
     return pd.concat([medians, low.add_suffix("_low"), high.add_suffix("_high")], axis=1)
 
@@ -392,7 +392,7 @@ def numeric_metrics(rows: Iterable[Row_summary]) -> list[str]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One grid point: its completed repeats, told apart from the others by its label."""
+    """One grid point: its completed repeats, distinguished from the others by its label."""
 
     key: str
     shape: str

@@ -4,7 +4,7 @@ The ratio of the medians has a percentile bootstrap interval (Efron, Tibshirani 
 permutation test of the difference of the mean logarithms (Fisher; Good 2005), exact where the ways
 to deal the repeats out are few enough to count. Both must agree before a difference is called real:
 with few repeats the bootstrap alone is too sure. Three against three, or two against five, can
-reach a p of 0.1, which is one false alarm in twenty towards slower; fewer are too few to tell.
+reach a p of 0.1, which is one false alarm in twenty towards slower; fewer are too few to decide.
 """
 
 from __future__ import annotations

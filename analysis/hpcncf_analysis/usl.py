@@ -226,7 +226,7 @@ def _reason_not_to_fit(sizes: Sequence[float], speeds: Sequence[Sequence[float]]
 def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
     """[resample, size] the logarithm of a resample's median over the size's; none: no repeats.
 
-    A few repeats of one size tell little of their spread: relative deviations are pooled over the
+    A few repeats of one size show little of their spread: relative deviations are pooled over the
     sizes, each as much larger as a mean of k values hides, sqrt(k / (k - 1)).
     """
     pooled = np.concatenate([_deviations(repeats) for repeats in speeds])

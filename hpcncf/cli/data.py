@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> int:
     _check(args)
-    with Telling(sys.stderr) as report:
+    with ProgressLine(sys.stderr) as report:
         written = _PREPARE[args.dataset](args, report)
     if args.json:
         print(json.dumps({"outcome": written.outcome} | _describe(args.output, written.manifest)))
@@ -231,7 +231,7 @@ _PREPARE: dict[str, Callable[[argparse.Namespace, Report], PreparedFolder]] = {
 }
 
 
-class Telling:
+class ProgressLine:
     """Progress, on one line that a terminal shows while it lasts; a log gets none."""
 
     EVERY_S = 0.2

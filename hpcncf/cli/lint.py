@@ -29,7 +29,7 @@ THREADS = re.compile("num_threads|NUM_THREADS|num_workers")
 
 @dataclass(frozen=True)
 class _Around:
-    """What the other files tell of a program."""
+    """Facts about a program from its other files."""
 
     cores: int | None
     epoch_is_set: bool
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores {args.cores}: expected at least 1")
     texts: dict[Path, str] = {}
-    told: list[tuple[Path, Complaint]] = []
+    found: list[tuple[Path, Complaint]] = []
     unread: list[str] = []
     for path in _files(args.files):
         with _goes_on(unread):
@@ -65,18 +65,18 @@ def run(args: argparse.Namespace) -> int:
     )
     for path, text in texts.items():
         with _goes_on(unread):
-            told += [(path, each) for each in _complaints(path, text, around)]
+            found += [(path, each) for each in _complaints(path, text, around)]
     if args.json:
-        print(json.dumps([{"file": str(path)} | vars(each) for path, each in told], indent=1))
+        print(json.dumps([{"file": str(path)} | vars(each) for path, each in found], indent=1))
     else:
-        for path, each in told:
+        for path, each in found:
             print(f"{path}:{each.line}: {each.rule}: {each.message}")
-        print(_summary(len(told), len(texts)))
+        print(_summary(len(found), len(texts)))
         if around.cores is None and any(map(THREADS.search, texts.values())):
             print("Threads and workers were not compared with cores: give them by --cores N")
     if unread:
         raise UsageError("\n".join(unread))
-    return 1 if told else 0
+    return 1 if found else 0
 
 
 @contextmanager

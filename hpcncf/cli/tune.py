@@ -50,8 +50,7 @@ def _best(tuning: Going, found: Outcome) -> str:
     if found.verified and found.glimpsed_s:
         apart = best.epoch_s / found.glimpsed_s - 1
         lines.append(
-            f"  verified: it ran as the job file has it, {apart:+.0%} against what its longest cut "
-            "run told"
+            f"  verified: it ran as the job file has it, {apart:+.0%} against its longest cut run"
         )
     elif found.verified:
         lines.append("  verified: it ran as the job file has it")
@@ -61,37 +60,37 @@ def _best(tuning: Going, found: Outcome) -> str:
 
 
 def _beside(found: Outcome) -> list[str]:
-    told = []
+    lines = []
     if found.runner_up:
         label, epoch_s = found.runner_up
         longer = epoch_s / found.best.epoch_s
-        told.append(f"second: {label}, whose epoch takes {longer:.2f} times as long")
+        lines.append(f"second: {label}, whose epoch takes {longer:.2f} times as long")
     if found.disturbed:
-        told.append("neighbours used much of its cores: repeat on a quiet machine")
+        lines.append("neighbours used much of its cores: repeat on a quiet machine")
     if found.models:
-        told.append(
+        lines.append(
             f"its runs had different models of CPU or GPU ({'; '.join(found.models)}): which point "
             "is faster may be the machines' doing; ask for one model (the site file's constraint)"
         )
     if found.left_open:
-        told.append(f"no significant difference from: {'; '.join(found.left_open)}")
-    told += [_worse(each) for each in found.unsound]
-    return told + [f"not measured: {line}" for line in found.failed]
+        lines.append(f"no significant difference from: {'; '.join(found.left_open)}")
+    lines += [_worse(each) for each in found.unsound]
+    return lines + [f"not measured: {line}" for line in found.failed]
 
 
 def _short(tuning: Going, now: Now, found: Outcome) -> list[str]:
     """What the budget was too small for, and which would do."""
-    told = []
+    lines = []
     if found.unseen:
         of = f"{len(found.unseen)} of {len(tuning.grid.points)} points"
-        told.append(f"not measured, for the budget had no room: {of}, as {found.unseen[0]}")
-    told += [now.step.why] if now.step.why else []
+        lines.append(f"not measured, for the budget had no room: {of}, as {found.unseen[0]}")
+    lines += [now.step.why] if now.step.why else []
     if found.enough_core_h:
-        told.append(
+        lines.append(
             f"to go on, call it again with --budget {ROUNDED_UP * found.enough_core_h:.2g} or "
             "more: a look at every point and whole runs of the best would take that in all"
         )
-    return told
+    return lines
 
 
 def _worse(left: Worse) -> str:
@@ -128,11 +127,11 @@ def _describe_whole_grid(found: Outcome, now: Now) -> list[str]:
 
 def _next(tuning: Going, found: Outcome) -> list[str]:
     there = format_path(tuning.paths.folder)
-    told = [f"every run of it: hpcncf report {there}"]
+    lines = [f"every run of it: hpcncf report {there}"]
     if found.advice:
         file = format_path(tuning.paths.best)
-        told = [f"go on with: hpcncf submit {file}", *told]
-    return told
+        lines = [f"go on with: hpcncf submit {file}", *lines]
+    return lines
 
 
 EPILOG = """\
@@ -192,7 +191,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(OBJECTIVES),
         default="knee",
         help="at held quality; "
-        + "; ".join(f"{name}: {told}" for name, told in OBJECTIVES.items()),
+        + "; ".join(f"{name}: {meaning}" for name, meaning in OBJECTIVES.items()),
     )
     parser.add_argument("--wait", action="store_true", help="go on until the best is known")
     parser.add_argument(
@@ -224,7 +223,7 @@ def tune_job(args: argparse.Namespace) -> int:
     from hpcncf.tune.trial import read_state, send
 
     tuning = _going(args)
-    told = _printer(args)
+    show = _printer(args)
     for line in tuning.grid.left_out:
         print(f"hpcncf: left out: {line}", file=sys.stderr)
     in_vain = 0
@@ -233,14 +232,14 @@ def tune_job(args: argparse.Namespace) -> int:
         if now.step.kind == "done":
             return _end(args, tuning, now, outcome.find_outcome(tuning, now))
         if now.step.kind == "send":
-            told(_sending(tuning, now))
+            show(_sending(tuning, now))
             launched = send(tuning, now)
             _complain(launched)
             in_vain = 0 if now.step.asks else in_vain + 1
             if not launched.runs or in_vain > IN_VAIN:
                 return _stuck(args, tuning, now)
         else:
-            told(f"{now.step.why}: {_under_way(now)}")
+            show(f"{now.step.why}: {_under_way(now)}")
         if not args.wait:
             return _later(args, tuning, now)
         _wait(args, tuning)
@@ -289,7 +288,7 @@ def _complain(launched: Launched) -> None:
 
 
 def _wait(args: argparse.Namespace, tuning: Going) -> None:
-    """For whatever is under way, as its records tell: another call may have submitted it."""
+    """Wait for all runs under way, by their records: another call may have submitted them."""
     from hpcncf.cli.wait import wait
     from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status

@@ -249,7 +249,7 @@ def _own_epochs(part: TrainingRecord) -> list[Epoch]:
 
 def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
     """The slowest rank's time and the pairs that all ranks scored in it: medians over the epochs.
-    None if none was evaluated, the pairs where the record does not tell them."""
+    None if none was evaluated, the pairs if the record lacks them."""
     evaluations = [
         (max(each.evaluation_s for each in epochs), epochs[0].evaluation_pairs)
         for epochs in zip(*map(_own_epochs, trained), strict=False)

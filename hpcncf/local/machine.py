@@ -133,7 +133,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
     make_private_folder(paths.submitit(user()))
     name = submission_file.name
     command = [sys.executable, "-P", "-m", "hpcncf.local.queue", str(paths.folder), name]
-    # The queue itself computes nothing; a rank is told its own number of threads.
+    # The queue itself computes nothing; a rank gets its own number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     log = paths.submissions / f".{submission_file.stem}.log"
     with log.open("w+") as said:

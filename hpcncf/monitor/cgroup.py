@@ -59,7 +59,7 @@ def on_node() -> int:
 
 
 def threads_per_core(root: Path = ROOT) -> int | None:
-    """Hardware threads of one core; None where the kernel does not tell."""
+    """Hardware threads of one core; None if the kernel does not report them."""
     text = contents(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     return len(parse_cpu_list(text)) if text else None
 
@@ -201,7 +201,7 @@ def contents(path: Path) -> str:
         return ""
 
 
-# Its counters only grow, from a cgroup's start or the machine's: two looks tell what lies
+# Its counters only grow, from a cgroup's start or the machine's: two readings give what lies
 # between.
 
 
@@ -231,7 +231,7 @@ def read_counters(root: Path = ROOT) -> Counters:
 
 
 def between(before: Counters, after: Counters) -> Held:
-    """What was added; a cgroup that is seen at one end only tells nothing."""
+    """What was added; nothing for a cgroup that is seen at one end only."""
     both = before.throttled_s.keys() & after.throttled_s.keys()
     throttled = [after.throttled_s[file] - before.throttled_s[file] for file in both]
     return Held(

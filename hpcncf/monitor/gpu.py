@@ -37,7 +37,7 @@ class Processes:
         pids: Collection[int],
         length_s: float,
     ) -> None:
-        """What each did in the last `length_s` seconds; None where NVML does not tell. `pids` are
+        """What each did in the last `length_s` seconds; None if NVML does not report it. `pids` are
         the run's."""
         for pid, mib in (memory_mib or {}).items():
             one = self._one(pid, pids)
@@ -53,7 +53,7 @@ class Processes:
         one.ours = ours or one.ours  # it may end before its number is asked for
         return one
 
-    def told(self) -> list[GpuProcess]:
+    def summary(self) -> list[GpuProcess]:
         """The busiest first."""
         watched_s = self._watched_s
         found = sorted(self._seen.items(), key=lambda each: (-each[1].busy_s, each[0]))
@@ -90,7 +90,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class GpuWindow:
-    """What adds up over a stretch of time, and two last states; None where NVML did not tell."""
+    """What adds up over a stretch of time, and two last states; None if NVML did not report it."""
 
     length_s: float
     busy_s: float | None
@@ -141,11 +141,11 @@ def gpus_of_node(
 def _gpu_record(
     identity: Identity, windows: Sequence[GpuWindow], processes: list[GpuProcess]
 ) -> Gpu:
-    def over_time(told: Callable[[GpuWindow], float | None], digits: int) -> list[float | None]:
-        return [_rounded(told(w), digits, w.length_s) for w in windows]
+    def over_time(value: Callable[[GpuWindow], float | None], digits: int) -> list[float | None]:
+        return [_rounded(value(w), digits, w.length_s) for w in windows]
 
-    def plain(told: Callable[[GpuWindow], float | None]) -> list[float | None]:
-        return [_rounded(told(w), 1) for w in windows]
+    def plain(value: Callable[[GpuWindow], float | None]) -> list[float | None]:
+        return [_rounded(value(w), 1) for w in windows]
 
     return Gpu(
         index=identity.index,
@@ -174,7 +174,7 @@ def _rounded(value: float | None, digits: int, over: float = 1.0) -> float | Non
 # the answer is None then, and the run goes on.
 
 # The inode of the machine's own process namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h):
-# in a container NVML tells other numbers for our processes than we do.
+# in a container NVML has other numbers for our processes than we do.
 HOSTS_NAMESPACE: Final = 0xEFFFFFFC
 MIB: Final = 2**20
 # Linux, and Linux within Windows.
@@ -186,7 +186,7 @@ class NotTold(HpcncfError):
 
 
 def open_gpus() -> Gpus | None:
-    """The GPUs here; None where `opened` cannot tell of them."""
+    """The GPUs here; None if `opened` finds none."""
     try:
         return opened()
     except NotTold:
@@ -220,7 +220,7 @@ def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
 
 
 class Gpus:
-    """All that NVML shows to this process; which of them are the run's is told by `used`."""
+    """All that NVML shows to this process; `used` marks those of the run."""
 
     def __init__(self, nvml: Any, count: int, sees_pids: bool) -> None:
         """`nvml` is the module pynvml, initialised. Raises its NVMLError."""
@@ -238,7 +238,7 @@ class Gpus:
     @property
     def processes(self) -> dict[int, list[GpuProcess]]:
         """All that were seen so far, by the index of their GPU."""
-        return {device.identity.index: device.processes.told() for device in self._devices}
+        return {device.identity.index: device.processes.summary() for device in self._devices}
 
     def sample(self, pids: Collection[int], length_s: float) -> tuple[GpuWindow, ...]:
         """The last `length_s` seconds; `pids` are the run's processes."""

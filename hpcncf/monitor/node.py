@@ -30,13 +30,13 @@ class Core:
     cpus: tuple[int, ...]
     """Its hardware threads, of those that were asked about."""
     node: int
-    """Its NUMA node; 0 where the kernel tells of none."""
+    """Its NUMA node; 0 if the kernel reports none."""
 
 
 def cores(cpus: Iterable[int], root: Path = ROOT) -> list[Core]:
     """The cores of these CPUs, neighbours side by side: by NUMA node, socket and number.
 
-    A CPU whose siblings the kernel does not tell is a core of its own.
+    A CPU whose siblings the kernel does not report is a core of its own.
     """
     together: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     nodes = nodes_of(root)
@@ -49,7 +49,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[Core]:
 
 
 def nodes_of(root: Path = ROOT) -> dict[int, int]:
-    """CPU -> NUMA node; empty where the kernel tells of none."""
+    """CPU -> NUMA node; empty if the kernel reports none."""
     return {
         cpu: int(folder.name.removeprefix("node"))
         for folder in (root / NODES).glob("node[0-9]*")
@@ -58,7 +58,7 @@ def nodes_of(root: Path = ROOT) -> dict[int, int]:
 
 
 def nodes(cpus: Iterable[int], root: Path = ROOT) -> list[int] | None:
-    """The NUMA nodes of these CPUs; None where the kernel tells of none."""
+    """The NUMA nodes of these CPUs; None if the kernel reports none."""
     known = nodes_of(root)
     return sorted({known[cpu] for cpu in cpus if cpu in known}) or None
 
@@ -68,7 +68,7 @@ def spread(cpus: Sequence[int], number: int, root: Path = ROOT) -> list[int]:
     of one NUMA node side by side.
 
     Cut into slices, none shares a core with another that need not. All of them where there are no
-    more; a CPU whose siblings the kernel does not tell is a core.
+    more; a CPU whose siblings the kernel does not report is a core.
     """
     found = [core.cpus for core in cores(cpus, root)]
     turns = {cpu: turn for core in found for turn, cpu in enumerate(core)}

@@ -17,7 +17,7 @@ from hpcncf.monitor.procfs import Stat
 def tree(root: int, count_root: bool) -> tuple[float, float, float, int, list[int]]:
     """User and system seconds of the living below `root`, MiB resident, threads, and who lives.
 
-    The root's own seconds are not in it: getrusage tells them better.
+    The root's own seconds are not in it: getrusage has them more exactly.
     """
     user_s = system_s = rss_mib = 0.0
     threads, pids = 0, []

@@ -41,7 +41,7 @@ def _chunk(descriptor: int) -> bytes:
 
 
 class Stat(NamedTuple):
-    """What /proc/<pid>/stat and /proc/<pid>/task/<tid>/stat tell, in seconds (proc(5))."""
+    """Figures of /proc/<pid>/stat and /proc/<pid>/task/<tid>/stat, in seconds (proc(5))."""
 
     state: str
     """`R` on a CPU or ready for one, `S` asleep, `D` waiting for a disk or a file server, ...;
@@ -95,7 +95,7 @@ def thread_ids(pid: int) -> list[int]:
 def runqueue_s(pid: int, thread: int) -> float | None:
     """Ready to run and waiting for a CPU, since the thread began (scheduler/sched-stats.rst).
 
-    None when it is gone, and where the kernel keeps no account: it tells only zeros then.
+    None when it is gone, and where the kernel keeps no account: it reports only zeros then.
     """
     words = read_file(f"/proc/{pid}/task/{thread}/schedstat").split()
     return int(words[1]) * 1e-9 if len(words) == 3 and int(words[2]) else None
@@ -103,9 +103,9 @@ def runqueue_s(pid: int, thread: int) -> float | None:
 
 def counts_disk_waits() -> bool | None:
     """Whether field 42 of a stat counts: since Linux 5.14 only where it was asked for
-    (accounting/delay-accounting.rst). None: an older kernel, which need not tell."""
-    told = read_file("/proc/sys/kernel/task_delayacct").strip()
-    return told == b"1" if told else None
+    (accounting/delay-accounting.rst). None: an older kernel without this file."""
+    enabled = read_file("/proc/sys/kernel/task_delayacct").strip()
+    return enabled == b"1" if enabled else None
 
 
 def has_swap() -> bool:

@@ -149,7 +149,7 @@ def node_record(
     run_id: str, attempt: int, node: str, node_index: int, started_at: str,
     cpus: list[int], windows: list[Window], gpus: list[Gpu] | None = None,
 ) -> NodeRecord:  # fmt: skip
-    """The series of one node, rounded to what the clocks can tell."""
+    """The series of one node, rounded to the precision of the clocks."""
     return NodeRecord(
         run_id=run_id,
         attempt=attempt,
@@ -305,7 +305,7 @@ class Monitor:
         return self._last.rss_mib
 
     def stop(self) -> Measured:
-        """Stop sampling and tell what was measured. Only once."""
+        """Stop sampling and return the measurements. Only once."""
         elapsed_s = self._clock.elapsed_s()
         self._stopping.set()
         self._thread.join()
@@ -343,8 +343,8 @@ class Monitor:
         if gpus is None:
             return None
         chosen = visible(gpus.identities, gpus.used)
-        told = [window.gpus for window in windows]
-        return gpus_of_node(gpus.identities, chosen, told, gpus.processes)
+        series = [window.gpus for window in windows]
+        return gpus_of_node(gpus.identities, chosen, series, gpus.processes)
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)
@@ -356,7 +356,7 @@ class Monitor:
 
     def _waits(self, seconds: float) -> bool:
         """Until the next sample, with an eye on memory, for what an evaluation takes is given back
-        within a second, and on who waits for files. True when told to stop."""
+        within a second, and on who waits for files. True once it has to stop."""
         while seconds > 0:
             pause_s = min(seconds, self._glance_every_s)
             if self._stopping.wait(pause_s):
@@ -398,7 +398,7 @@ class Monitor:
         granted, back = self._granted(elapsed_s, spent), between(self._before, read_counters())
         memory = self._memory(spent, back)
         cpus = self._node.cpus if self._node else []
-        told = warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
+        messages = warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
         return Measured(
             started_at=self._clock.started_at,
             ended_at=self._clock.at(elapsed_s),
@@ -412,7 +412,7 @@ class Monitor:
                 pressure_s=back.io_s,
                 blocked_s=self._blocked.total_s if procfs.LINUX else None,
             ),
-            warnings=told + self._problems[:1],
+            warnings=messages + self._problems[:1],
         )
 
     def _granted(self, elapsed_s: float, spent: Spent) -> Cores:

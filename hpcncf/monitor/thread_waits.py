@@ -31,7 +31,7 @@ class Waits:
 
     @property
     def disks_s(self) -> float | None:
-        # Of a kernel that need not tell, zero may be no account at all.
+        # A kernel without this account may report zero.
         return self._disks.total if self._disks_counted else self._disks.total or None
 
     def look(self, threads: Iterable[Thread]) -> None:

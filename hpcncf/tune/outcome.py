@@ -25,7 +25,7 @@ from hpcncf_analysis.advice.judge import judge, mostly_disturbed
 from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
 from hpcncf_analysis.scaling import MODELS, distinct
 
-# A run cut shorter than the first race tells too little to be near another.
+# A run cut shorter than the first race is too short to be near another.
 FIRST_RACE_S: Final = LONG_ENOUGH * SHORTEST_S
 
 
@@ -46,7 +46,7 @@ class Outcome:
     verified: bool
     """Whether it ran as the job file has it."""
     glimpsed_s: float | None
-    """Seconds of an epoch that its longest cut run told; None where it had none."""
+    """Seconds of an epoch of its longest cut run; None if it had none."""
     hr10: float | None
     advice: Advice | None
     """The job file to go on with; None while it is not verified."""
@@ -64,7 +64,7 @@ class Outcome:
     unseen: tuple[str, ...]
     """Points that the budget had no room for."""
     enough_core_h: float | None
-    """The least budget that has room for all of it; None where this one had, or nothing tells."""
+    """The least budget that has room for all of it; None if this one had, or it is unknown."""
     models: tuple[str, ...]
     """CPU and GPU models of its runs, where they had more than one of a kind: speeds of two do not
     compare."""
@@ -149,8 +149,8 @@ def _unsound(going: Going, now: Now) -> tuple[Worse, ...]:
 
 def _failed(going: Going, now: Now) -> tuple[str, ...]:
     labels = {point.index: point.label for point in going.grid.points}
-    told = [f"{labels[one.ask.point]}: {one.reason}" for one in now.trials if _is_failed(one)]
-    return (*going.grid.left_out, *dict.fromkeys(told))
+    failures = [f"{labels[one.ask.point]}: {one.reason}" for one in now.trials if _is_failed(one)]
+    return (*going.grid.left_out, *dict.fromkeys(failures))
 
 
 def _unseen(going: Going, now: Now) -> tuple[str, ...]:
@@ -169,8 +169,8 @@ def _is_failed(trial: Trial) -> bool:
 
 
 def _models(now: Now) -> tuple[str, ...]:
-    told = [distinct(now.rows.values(), column) for column in MODELS]
-    return tuple(model for models in told if len(models) > 1 for model in models)
+    found = [distinct(now.rows.values(), column) for column in MODELS]
+    return tuple(model for models in found if len(models) > 1 for model in models)
 
 
 def _whole_grid_hours(going: Going, now: Now, known: dict[int, Figure]) -> float | None:

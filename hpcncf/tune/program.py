@@ -195,7 +195,7 @@ def _seen(run: Run, attempt: AttemptPaths, rank: RankRecord) -> Seen:
 
 @dataclass(frozen=True)
 class State:
-    """All that the trials tell."""
+    """Results of all trials."""
 
     tuning: Tuning
     seen: Sequence[Seen]

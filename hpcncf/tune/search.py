@@ -105,7 +105,7 @@ class Step:
     """Of `done`: whether the chosen one ran as the job file has it."""
 
 
-# Runs of less than this share of a point's longest training tell less than that one.
+# Runs of less than this share of a point's longest training are less exact than that one.
 AS_LONG: Final = 0.5
 
 
@@ -153,9 +153,9 @@ def figures_of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[
 def _figure(point: Point, trials: Sequence[Trial]) -> Figure:
     most = max(trial.training_s for trial in trials)
     longest = [trial for trial in trials if trial.training_s >= AS_LONG * most]
-    told = [trial.epoch_s or inf for trial in longest]
+    times = [trial.epoch_s or inf for trial in longest]
     whole = any(trial.whole for trial in trials)
-    return Figure(point, median(told), min(told), max(told), most, len(told), whole)
+    return Figure(point, median(times), min(times), max(times), most, len(times), whole)
 
 
 def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
@@ -202,8 +202,10 @@ def core_hours(
 
 def _slowest(points: Mapping[int, Point], done: Iterable[Trial]) -> float:
     """Seconds of a positive."""
-    told = [one.training_s / (one.steps * points[one.ask.point].batch) for one in done if one.steps]
-    return max(told, default=0.0)
+    times = [
+        one.training_s / (one.steps * points[one.ask.point].batch) for one in done if one.steps
+    ]
+    return max(times, default=0.0)
 
 
 def step_s(figure: Figure, trials: Iterable[Trial]) -> float:
@@ -227,7 +229,7 @@ SHORTEST_S: Final = 2.0
 LONG_ENOUGH: Final = 0.8
 # What a first glance saw so many times slower than the best is not looked at again.
 FAR: Final = 3.0
-# Nearer than that, two points with a run each are not told apart.
+# Nearer than that, two points with a run each are not distinguished.
 CLOSE: Final = 1.1
 REPEATS: Final = 3
 # A cut run of so much of the whole may as well be whole, and be evaluated.
@@ -352,8 +354,8 @@ class Grid:
         """The same, some points left out for a reason each."""
         kept = tuple(point for point in self.points if point.index not in reasons)
         gone = [point for point in self.points if point.index in reasons]
-        told = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
-        return replace(self, points=kept, left_out=self.left_out + told)
+        gone_points = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
+        return replace(self, points=kept, left_out=self.left_out + gone_points)
 
     def priced(self, gpu_hour: float) -> Grid:
         """The same, an hour of a GPU counting for so many core-hours.
@@ -440,8 +442,8 @@ def quality(run: Run, batch: int) -> str:
     if not apart:
         training = {key: each for key, each in training.items() if not key.startswith("sync")}
     ranks = run.resources.world_size if apart else 1
-    told = [run.data_key, run.model.model_dump(mode="json"), training, batch, ranks]
-    return json.dumps(told, sort_keys=True)
+    identity = [run.data_key, run.model.model_dump(mode="json"), training, batch, ranks]
+    return json.dumps(identity, sort_keys=True)
 
 
 # First every point a few steps; then, among points that train the same model, the promising
@@ -465,14 +467,14 @@ class Rules:
     core_hours: float
     """The budget."""
     judges: bool = True
-    """Whether whole runs are evaluated; else no class can be told worse than another."""
+    """Whether whole runs are evaluated; else no class is known to be worse than another."""
     unsound: frozenset[Hashable] = frozenset()
     """Classes whose quality is worse than chance explains."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the trials tell, worked out once."""
+    """Results of the trials, computed once."""
 
     points: Sequence[Point]
     trials: Sequence[Trial]

@@ -212,7 +212,7 @@ class Going:
 
 @dataclass(frozen=True)
 class Now:
-    """What the records tell at this moment, and what follows."""
+    """The state of the records at this moment, and the next step."""
 
     tuning: Tuning
     trials: list[Trial]
@@ -279,8 +279,8 @@ def _price(going: Going, found: list[Trial], step: Step) -> float | None:
     known = figures_of_points(going.grid.points, found)
     again = [trial.ask for trial in found if trial.fate == "open" and trial.ask.point in by_index]
     prices = [core_hours(ask, by_index, known, found) for ask in (*again, *step.asks)]
-    told = [price for price in prices if price is not None]
-    return sum(told) if len(told) == len(prices) else None
+    summands = [price for price in prices if price is not None]
+    return sum(summands) if len(summands) == len(prices) else None
 
 
 def send(going: Going, now: Now) -> Launched:

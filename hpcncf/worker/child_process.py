@@ -319,7 +319,7 @@ class Child:
             time.sleep(0.1)
             return signal.SIGCHLD
         # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
-        # its time, Python's (seen in 3.11) tells a signal that never came.
+        # its time, Python's (seen in 3.11) reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, within_s)
         info = signal.sigwaitinfo(_WAITED_FOR)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -356,7 +356,7 @@ class Child:
 
 
 def shell_code(code: int) -> int:
-    """The exit code to pass on: a shell tells death by signal n as 128 + n."""
+    """The exit code to pass on: a shell reports death by signal n as 128 + n."""
     return code if code >= 0 else 128 - code
 
 

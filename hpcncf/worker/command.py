@@ -159,7 +159,7 @@ def _end_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: S
     decision = Decision(None, "")
     if record.rank == 0:
         decision = decide(stopped.signum, run.resources.requeues)
-    write(decision.told)
+    write(decision.description)
     if record.rank != 0 and in_slurm_step():
         return 0
     all_left(attempt, record.world_size, OTHERS_S)

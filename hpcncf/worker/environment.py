@@ -55,7 +55,7 @@ def _expanded(name: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> Iterator[str]:
-    """`01-03,7` -> 01, 02, 03, 7: the first number's zeros tell the width."""
+    """`01-03,7` -> 01, 02, 03, 7: the first number's zeros give the width."""
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):

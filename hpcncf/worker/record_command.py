@@ -217,9 +217,9 @@ def _record(
     started.write_progress(monitor, {})  # by it `status` finds the command if this is killed
     code = child.wait(lambda: started.write_progress(monitor, {}), monitor.see_main)
     measured = monitor.stop()
-    told = Report()
-    told.read_file(attempt.output / FILE)
-    rank = started.record(measured, code, _outcome(child, code), told.values, told.problems)
+    report = Report()
+    report.read_file(attempt.output / FILE)
+    rank = started.record(measured, code, _outcome(child, code), report.values, report.problems)
     problem = _leave(child, code, attempt, run, rank)
     return Recorded(code, attempt.folder, rank, monitor.node_record(), problem)
 
@@ -266,7 +266,7 @@ def planned(
 ) -> Run:
     """Each start of a command is a run of its own: nobody knows what it depends on.
 
-    Several may start on one host within a millisecond: the process tells them apart. Ranks that
+    Several may start on one host within a millisecond: the process distinguishes them. Ranks that
     were started together are one run.
     """
     # Linux passes any bytes as an argument; JSON keeps text.

@@ -190,7 +190,7 @@ def build_record(
 # that then asks for the interpreter is made to leave, in the midst of C++ code that allows no such
 # thing: "terminate called without an active exception", SIGABRT, and a run that is complete counts
 # as failed (2 of 100 ends of two ranks with DDP here). Visiting every object of torch's would also
-# take most of a second of CPU time, which Slurm counts and no record can tell.
+# take most of a second of CPU time, which Slurm counts and no record has.
 
 
 def at_once(code: int) -> NoReturn:
@@ -312,7 +312,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         if isinstance(error, Stopped):
             if self.place.rank == 0:
                 decision = decide(error.signum, self.run.resources.requeues)
-            error.fate = decision.told
+            error.fate = decision.description
             # srun, torchrun and our own queue send SIGTERM to the ranks that a failed one leaves,
             # as Slurm does to those of a cancelled job.
             if not error.fate and error.signum == signal.SIGTERM:

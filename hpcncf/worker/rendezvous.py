@@ -156,9 +156,11 @@ def listening(address: str, ports: Sequence[int]) -> socket.socket:
 
 
 def host_others(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
-    """Tell each of the other ranks the store's port, beside what rank 0 does; then no more."""
-    told = (meeting, ours, port, others)
-    threading.Thread(target=_answer_guests, args=told, name="hpcncf-meeting", daemon=True).start()
+    """Send each of the other ranks the store's port, in a thread, until all have it."""
+    arguments = (meeting, ours, port, others)
+    threading.Thread(
+        target=_answer_guests, args=arguments, name="hpcncf-meeting", daemon=True
+    ).start()
 
 
 def _answer_guests(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
@@ -185,7 +187,7 @@ def _answer_guest(guest: socket.socket, meeting: Meeting, port: int) -> bool:
 
 
 def found_store(meeting: Meeting, address: str, timeout_s: float) -> int:
-    """The store's port, as soon as rank 0 tells it. Raises HpcncfError where it never does."""
+    """The store's port, as soon as rank 0 sends it. Raises HpcncfError if it never does."""
     deadline = time.monotonic() + timeout_s
     strangers: set[int] = set()
     for port in itertools.cycle(meeting.ports):
@@ -213,11 +215,11 @@ def _ask(meeting: Meeting, address: str, port: int) -> int:
     with socket.create_connection((address, port), timeout=ANSWER_S) as asking:
         asking.sendall(meeting.asked)
         line = _line(asking)
-        told = line.rpartition(b" ")[2].strip()
-        if not told.isdigit() or line != meeting.answer(int(told)):
+        number = line.rpartition(b" ")[2].strip()
+        if not number.isdigit() or line != meeting.answer(int(number)):
             return 0
         asking.sendall(b"+")
-        return int(told)
+        return int(number)
 
 
 def _line(connection: socket.socket) -> bytes:

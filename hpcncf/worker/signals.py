@@ -24,11 +24,11 @@ BY_TASK = "HPCNCF_REQUEUED_BY_TASK"
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a job that was told to stop."""
+    """Whether a job that has to stop is put back into the queue."""
 
     job_id: str | None
     """The job to put back; None: it is not put back."""
-    told: str
+    description: str
     """The same in words, behind the reason for which it stopped."""
 
 
@@ -47,8 +47,8 @@ def _in_slurm(env: Mapping[str, str]) -> bool:
 def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> Decision:
     """`allowed`: how often the job may be put back in all.
 
-    Slurm sends SIGTERM to a job that is cancelled, which is to end, and where it was not told to
-    send the job's own signal also to one that is preempted: that one is put back.
+    Slurm sends SIGTERM to a job that is cancelled, which is to end, and, without an
+    option to send the job's own signal, to one that is preempted: that one is put back.
     """
     job_id = slurm_job_id(env)
     if job_id is None or not _in_slurm(env):
@@ -63,8 +63,8 @@ def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> De
         )
     if shutil.which("scontrol") is None:
         return Decision(None, "; not put back into the queue: there is no scontrol on this node")
-    told = f"; put back into the queue, time {starts + 1} of {allowed}"
-    return Decision(None if BY_TASK in env else job_id, told)
+    description = f"; put back into the queue, time {starts + 1} of {allowed}"
+    return Decision(None if BY_TASK in env else job_id, description)
 
 
 def restart(env: Mapping[str, str] = os.environ) -> int | None:
@@ -89,12 +89,13 @@ def stopped_task(signum: int, allowed: int) -> int:
     """The exit code of a task of several runs that were stopped: it is put back, where it may be,
     to go on with those that are not complete."""
     decision = decide(signum, allowed)
-    told = decision.told
+    description = decision.description
     if decision.job_id is not None:
         refused = put_back(decision.job_id)
-        told = f"; not put back into the queue: {refused}" if refused else told
+        if refused:
+            description = f"; not put back into the queue: {refused}"
     name = signal.Signals(signum).name
-    sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
+    sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{description}\n")
     return 128 + signum
 
 
@@ -165,7 +166,7 @@ class Request:
 
 
 class Held:
-    """Handles a signal that comes before there is anything to stop: it is told later."""
+    """Handles a signal that comes before there is anything to stop: it is passed on later."""
 
     def __init__(self) -> None:
         self.came = False
@@ -199,7 +200,7 @@ def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:
 
 
 def ignore() -> None:
-    """The work is done and told of: no signal makes a failure of it while Python ends, when it
+    """The work is done and recorded: no signal makes a failure of it while Python ends, when it
     gives every signal that it handled its own way again."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
@@ -296,5 +297,5 @@ class StopSignals:
 
 def _forget_workers() -> None:
     """DataLoader raises from its SIGCHLD handler: a signal to the whole group, workers included,
-    would be told as a worker's death, or cut off the record."""
+    would be reported as a worker's death, or cut off the record."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

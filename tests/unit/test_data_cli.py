@@ -181,7 +181,7 @@ class Terminal(StringIO):
 def test_progress_is_one_line_of_a_terminal_and_nothing_in_a_log(
     stream: StringIO, shown: bool
 ) -> None:
-    with data.Telling(stream) as say:
+    with data.ProgressLine(stream) as say:
         say("reading a.csv: 1%")
         say("reading a.csv: 2%")  # too soon after the first
         say("sorting pairs: part 1 of 2")

@@ -141,7 +141,7 @@ def test_a_process_that_came_later_has_its_share_of_all_the_time() -> None:
     told.add({}, {}, {5}, 3.0)
     told.add({5: 0.8}, {5: None}, {5}, 1.0)
     told.add({}, {5: 20.0}, set(), 0.0)
-    assert told.told() == [GpuProcess(pid=5, ours=True, busy=0.2, memory_peak_mib=20.0)]
+    assert told.summary() == [GpuProcess(pid=5, ours=True, busy=0.2, memory_peak_mib=20.0)]
 
 
 def test_in_a_container_processes_are_told_but_not_whose_they_are() -> None:

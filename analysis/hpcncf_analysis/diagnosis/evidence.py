@@ -116,7 +116,7 @@ class Diagnosis:
     """What else was found, the costliest first; of a `healthy` run nothing."""
     cores: CoreCounts
     missing: tuple[str, ...] = ()
-    """What the records do not tell, and so could not be judged."""
+    """Causes that could not be judged, because the records lack their figures."""
     alerts: tuple[str, ...] = ()
     """What costs no time yet, and will end the run."""
 
@@ -125,7 +125,7 @@ class Diagnosis:
         return (*([self.primary] if self.primary else []), *self.secondary)
 
 
-# A figure that the records do not tell is None. Older records lack the newer fields, a
+# A figure that the records lack is None. Older records lack the newer fields, a
 # command's lack
 # the training; what a command reports of its phases stands in for them.
 
@@ -161,7 +161,7 @@ class Gpus:
     watts: float | None = None
     """Of one."""
     training: bool = False
-    """Whether it is told of the time in training alone, else of the whole run's."""
+    """Whether it covers the time in training alone, else the whole run."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Evidence:
     used_in_training: float | None = None
     """Cores in use between the slowest rank's first step and its last, from the nodes' series."""
     threads: int | None = None
-    """Threads that one rank computes with, as it was told to."""
+    """Threads that one rank was set to compute with."""
     runnable: float | None = None
     """Threads that ran or were ready to, mean over the time, of all ranks."""
     runqueue_s: float | None = None
@@ -193,15 +193,15 @@ class Evidence:
     evaluation_s: float | None = None
     checkpoint_s: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Phase -> share of the steps' time, mean over the ranks; empty where none are told."""
+    """Phase -> share of the steps' time, mean over the ranks; empty if none are recorded."""
     counted_steps: int | None = None
     epochs: int = 1
     """That this attempt computed."""
     first_batch_s: float | None = None
     """Waits for an epoch's first batch, summed over the epochs of this attempt."""
     running_step: float | None = None
-    """A step that is not an epoch's first, over the mean of the counted ones; None where the record
-    does not tell them apart."""
+    """A step that is not an epoch's first, over the mean of the counted ones; None if the record
+    does not separate them."""
     parameters: int | None = None
     """Trainable ones, tables included."""
     sync_how: str | None = None
@@ -235,17 +235,17 @@ class Evidence:
 
     @property
     def steps(self) -> float:
-        """Share of the elapsed time that the steps took; of a command's, all that is told."""
+        """Share of the elapsed time that the steps took; of a command's, all that is recorded."""
         if self.training_s is None or self.elapsed_s <= 0:
             return 0.0
         return min(1.0, self.training_s / self.elapsed_s)
 
     def of_time(self, phase: str) -> float:
-        """A phase's share of the elapsed time; 0 where it is not told."""
+        """A phase's share of the elapsed time; 0 if it is not recorded."""
         return self.phases.get(phase, 0.0) * self.steps
 
     def of_elapsed(self, seconds: float | None) -> float:
-        """Seconds as a share of the elapsed time; 0 where they are not told."""
+        """Seconds as a share of the elapsed time; 0 if they are not recorded."""
         return (seconds or 0.0) / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def worth(self, share: float) -> bool:
@@ -271,7 +271,7 @@ class Evidence:
     @property
     def starved_by_others(self) -> float:
         """Those beyond the ones that waited for their own siblings; where it was not measured, as
-        many as the run was told to use and did not keep busy."""
+        many as the run was set to use and did not keep busy."""
         usable = self.cores.usable or 0.0
         if self.runqueue_s is not None:
             return max(0.0, self.starved - max(0.0, (self.runnable or 0.0) - usable))

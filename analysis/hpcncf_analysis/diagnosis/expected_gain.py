@@ -38,7 +38,7 @@ def _setting(evidence: Evidence, name: str, default: Any) -> bool:
 # the
 # factor 1 / L. Constants are ratios of work to work, measured at sizes of their own, not times:
 # a
-# machine's speed cancels. docs/metrics.md tells why that much; a test holds its numbers to
+# machine's speed cancels. docs/metrics.md explains why that much; a test holds its numbers to
 # these.
 
 VECTORIZED: Final = (0.04, 0.0, 0.2)
@@ -133,8 +133,8 @@ def in_process(evidence: Evidence, computed: float) -> Gain:
     wait, + `computed`, the workers' CPU time as a share of the steps.
 
     An epoch's first step is dearer by more than its wait where workers are forked for it: the fork
-    shares all pages, and the rank copies each anew that it writes to. Where steps are too few to
-    tell the first apart, L = 1 - input + computed. `computed` holds what sending took: at best
+    shares all pages, and the rank copies each anew that it writes to. If steps are too few to
+    separate the first, L = 1 - input + computed. `computed` holds what sending took: at best
     nothing of it stays.
     """
     waits, running = evidence.phases.get("input", 0.0), 1.0

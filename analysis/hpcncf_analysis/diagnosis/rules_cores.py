@@ -62,7 +62,7 @@ Series = Sequence[float | None]
 
 
 def mean_gpus(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord] = ()) -> Gpus | None:
-    """Means over all GPUs; `busy` is of the run's own kernels if NVML tells them apart.
+    """Means over all GPUs; `busy` is of the run's own kernels if NVML separates them.
 
     Of the windows between the ranks' first step and their last, if there are any: a start of a
     minute is not the GPU's idleness. Of a command, of all of its time. None without GPUs.

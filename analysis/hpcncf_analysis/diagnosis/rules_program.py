@@ -319,13 +319,13 @@ def _input(program: Program) -> Finding | None:
     if loader and loader.workers:
         return _slow_workers(program, loader, share)
     waits = program.waiting("input")
-    told = f"{format_percent(share)} of the time the training thread is in its data loader"
+    fact = f"{format_percent(share)} of the time the training thread is in its data loader"
     if waits > 0.5:
         return Finding(
             "input_io",
             share,
             "time",
-            (f"{told}, which waits for {format_percent(waits)} of that", *_read(program.evidence)),
+            (f"{fact}, which waits for {format_percent(waits)} of that", *_read(program.evidence)),
             "Read ahead with DataLoader workers, from a faster place (node-local disk or memory), "
             "in larger pieces.",
             gain=removed(share),
@@ -337,7 +337,7 @@ def _input(program: Program) -> Finding | None:
         "python_input",
         share,
         "time",
-        (f"{told}, which computes for {format_percent(1 - waits)} of that",),
+        (f"{fact}, which computes for {format_percent(1 - waits)} of that",),
         remedy,
         gain=gain,
         places=places,
@@ -380,12 +380,12 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
     busy = [each.worker_busy for each in program.workers if each.worker_busy is not None]
     restarted = loader.epochs > 2 and not loader.persistent
     share = min(1.0, share + program.share("workers"))
-    told = [
+    facts = [
         f"{format_percent(share)} of the time the training thread waits for "
         f"{pluralize(loader.workers, 'loader worker')}"
     ]
     if busy:
-        told.append(f"a worker is busy for {format_percent(busy[0])} of its time")
+        facts.append(f"a worker is busy for {format_percent(busy[0])} of its time")
     idle = program.idle_cores
     lines = program.workers[0].lines if program.workers else []
     places = tuple(_places(lines, share))
@@ -397,7 +397,7 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
                 "too_few_workers",
                 share,
                 "time",
-                (*told, f"{format_cores(idle)} usable cores are idle"),
+                (*facts, f"{format_cores(idle)} usable cores are idle"),
                 f"Use more workers (hpcncf run --with workers={more}), or make a sample cheaper.",
                 gain=Gain(most, 1.0, faster(share)),
                 places=places,
@@ -406,19 +406,19 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
             "python_input",
             share,
             "time",
-            tuple(told),
+            tuple(facts),
             "Make whole batches at once with array operations (`__getitems__`): all cores are "
             "busy, so more workers will not help.",
             gain=removed(share),
             places=places,
         )
     if restarted:
-        told.append(f"they are started anew for each of {loader.epochs} epochs")
+        facts.append(f"they are started anew for each of {loader.epochs} epochs")
     return Finding(
         "worker_overhead",
         share,
         "time",
-        tuple(told),
+        tuple(facts),
         "Keep the workers (hpcncf run --with persistent_workers), or make the batches in the "
         "main process (--with workers=0)."
         if restarted
@@ -508,9 +508,9 @@ def _ranks(program: Program) -> Finding | None:
         return None
     sparse = [each for each in program.longest.tables if each.touched is not None]
     few = [each for each in sparse if (each.touched or 0) < thresholds.SPARSE * each.rows]
-    told = [f"{format_percent(exchange)} of the time even the last rank waits for the exchange"]
+    facts = [f"{format_percent(exchange)} of the time even the last rank waits for the exchange"]
     if few:
-        told.append(
+        facts.append(
             f"a dense all-reduce of embedding tables: {format_number(few[0].touched)} of "
             f"{format_number(few[0].rows)} rows have a gradient"
         )
@@ -518,7 +518,7 @@ def _ranks(program: Program) -> Finding | None:
         "sync_bound",
         exchange,
         "time",
-        tuple(told),
+        tuple(facts),
         "Exchange only rows with a gradient (nn.Embedding(sparse=True))."
         if few
         else "Exchange less often or less: larger batches, no_sync() over several, fewer ranks.",
@@ -543,14 +543,14 @@ def _late(program: Program, useful: Sequence[float], late: float) -> Finding:
         if phase != "sync"
     }
     phase = max(excess, key=lambda name: excess[name])
-    told = f"rank {rank.rank} computes {ratio:.2g} times as long as the others, which wait for it"
+    fact = f"rank {rank.rank} computes {ratio:.2g} times as long as the others, which wait for it"
     if more:
-        told = f"rank {rank.rank} has {work[slow]} batches, the mean is {mean:.0f}"
+        fact = f"rank {rank.rank} has {work[slow]} batches, the mean is {mean:.0f}"
     return Finding(
         cause,
         late,
         "time",
-        (told, f"most of the difference is in its phase {phase}"),
+        (fact, f"most of the difference is in its phase {phase}"),
         "Give every rank as much to do: shard by the cost of the work."
         if more
         else f"Look at rank {rank.rank}: its cores, its data, its own code in that phase.",
@@ -633,15 +633,15 @@ def _loop(program: Program) -> Finding | None:
             gain=removed(share),
             places=places,
         )
-    told = f"{format_percent(share)} of the time is in the program's own code"
-    told += " between the phases of a step" if program.steps else ""
+    fact = f"{format_percent(share)} of the time is in the program's own code"
+    fact += " between the phases of a step" if program.steps else ""
     if waits > 0.5:
-        told += f", which waits for {format_percent(waits)} of that"
+        fact += f", which waits for {format_percent(waits)} of that"
     return Finding(
         "loop_code",
         share,
         "time",
-        (told, f"{format_cores(used)} of {format_cores(usable)} usable cores in use"),
+        (fact, f"{format_cores(used)} of {format_cores(usable)} usable cores in use"),
         "Replace the Python loop at that line by array operations, or move it out of the step."
         if waits <= 0.5
         else "Look at what that line waits for: a file, a network, a lock or a sleep.",

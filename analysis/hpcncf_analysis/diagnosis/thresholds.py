@@ -16,7 +16,7 @@ SEEN_S: Final = 2.0
 """Steps or seconds after start-up that a probed program must have for a judgement: the probe times
 every step and samples a hundred lines a second."""
 LONG_S: Final = 60.0
-"""Seconds of elapsed time that are never too short: what they were spent on is to be told."""
+"""Seconds of elapsed time that are never too short: the report has to explain them."""
 SHORT_STEPS: Final = 10
 """Counted steps below which their shares are those of single steps."""
 

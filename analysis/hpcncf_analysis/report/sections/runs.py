@@ -47,7 +47,7 @@ FIGURES: Final = {
 }
 
 
-# Told only where a run has them.
+# Shown only if a run has them.
 OF_TRAINING: Final = ("instances/s", "HR@10")
 
 
