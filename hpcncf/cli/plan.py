@@ -106,7 +106,7 @@ def job_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf.cli.progress import doubts
+    from hpcncf.cli.progress import find_warnings
     from hpcncf.job import load
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.site import anchored
@@ -114,7 +114,11 @@ def run(args: argparse.Namespace) -> int:
     job = anchored(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
     warn(job)
-    warnings = [*incomplete_packs(plan), *doubts(plan.active()), *missing_programs(plan.active())]
+    warnings = [
+        *incomplete_packs(plan),
+        *find_warnings(plan.active()),
+        *missing_programs(plan.active()),
+    ]
     for line in warnings:
         print(f"hpcncf: {line}", file=sys.stderr)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())

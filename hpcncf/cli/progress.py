@@ -76,9 +76,9 @@ def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
     return submit.find_refusals(list(runs), "slurm", limits)
 
 
-def doubts(runs: Sequence[Run]) -> list[str]:
+def find_warnings(runs: Sequence[Run]) -> list[str]:
     """Warnings of `submit` without --cluster."""
-    return submit.doubts(list(runs), submit.choose_cluster("auto"))
+    return submit.find_warnings(list(runs), submit.choose_cluster("auto"))
 
 
 def lines_refusals(refused: dict[str, str]) -> list[str]:

@@ -136,10 +136,10 @@ def run(args: argparse.Namespace) -> int:
         _check_node(args, paths, job, plan, cluster)
     elif (
         cluster == "slurm"
-        and (doubt := preflight.unshared_folder_warning(paths.folder))
+        and (warning := preflight.unshared_folder_warning(paths.folder))
         and not seen_by_slurm(paths, plan)
     ):
-        print(f"hpcncf: {doubt}", file=sys.stderr)
+        print(f"hpcncf: {warning}", file=sys.stderr)
     launched = submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
     return report_submission(args, paths, launched, cluster, _repeated(args))
 

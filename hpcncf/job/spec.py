@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -38,6 +38,17 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+
+def refuse(is_wrong: Callable[[Any], object], message: str) -> AfterValidator:
+    """A validator that raises the message, with `{}` replaced by the value, if it is wrong."""
+
+    def check(value: Any) -> Any:
+        if is_wrong(value):
+            raise ValueError(message.format(value))
+        return value
+
+    return AfterValidator(check)
 
 
 def error_location(loc: Iterable[int | str]) -> list[int | str]:
@@ -139,17 +150,15 @@ def _check_line(line: str) -> str:
     return line
 
 
-def _check_not_reserved(name: str) -> str:
-    if name in RESERVED:
-        raise ValueError(f"{{{name}}} is reserved. Rename the parameter")
-    return name
-
-
 Argument = Annotated[str, AfterValidator(_check_argument)]
 Word = Annotated[Argument, BeforeValidator(_as_word)]
 Line = Annotated[Argument, Field(min_length=1), AfterValidator(_check_line)]
 Scalar = Annotated[bool | int | float | Argument, BeforeValidator(_check_scalar)]
-ParameterName = Annotated[str, Field(pattern=f"^{PARAMETER}$"), AfterValidator(_check_not_reserved)]
+ParameterName = Annotated[
+    str,
+    Field(pattern=f"^{PARAMETER}$"),
+    refuse(RESERVED.__contains__, "{{{}}} is reserved. Rename the parameter"),
+]
 Parameters = dict[ParameterName, Scalar]
 
 
@@ -342,15 +351,10 @@ PAPER_STD: Final = 0.01
 """Standard deviation of all tables at the start in He et al. 2017."""
 
 
-def _below_2_31(number: int) -> int:
-    """2^31 or more is a typing error, and torch, Slurm and clocks each fail at it."""
-    if number >= 2**31:
-        raise ValueError("expected less than 2^31")
-    return number
-
-
-Count = Annotated[int, Field(gt=0), AfterValidator(_below_2_31)]
-CountOrZero = Annotated[int, Field(ge=0), AfterValidator(_below_2_31)]
+# 2^31 or more is a typing error, and torch, Slurm and clocks each fail at it.
+_BELOW_2_31 = refuse(lambda number: number >= 2**31, "expected less than 2^31")
+Count = Annotated[int, Field(gt=0), _BELOW_2_31]
+CountOrZero = Annotated[int, Field(ge=0), _BELOW_2_31]
 
 
 def suggest_setting(key: str, known: list[str]) -> str:

@@ -186,7 +186,7 @@ def submit(
         runs=[run for run in runs if run.id not in unsent],
         not_submitted=left_out,
         again=again,
-        notes=doubts(runs, cluster, limits),
+        notes=find_warnings(runs, cluster, limits),
         delivery=delivery,
     )
 
@@ -247,7 +247,7 @@ def find_refusals(
     return refused
 
 
-def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
+def find_warnings(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
     """Warnings about runs that are not refused."""
     lines: list[str] = []
     for describe in (describe_gloo_choice, describe_shared_memory):
@@ -255,7 +255,7 @@ def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> l
         lines += describe_refusals({run: reason for run, reason in found.items() if reason})
     if cluster == "slurm":
         return [*lines, *(limits.notes() if limits and runs else [])]
-    here = {run.id: reason for run in runs if (reason := machine.doubt(run))}
+    here = {run.id: reason for run in runs if (reason := machine.find_warning(run))}
     return [*lines, *describe_refusals(here)]
 
 

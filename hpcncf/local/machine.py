@@ -93,7 +93,7 @@ def shared_memory_problem(run: Run) -> str | None:
     )
 
 
-def doubt(run: Run) -> str | None:
+def find_warning(run: Run) -> str | None:
     """Why a run that is not refused may fail here; nothing on this machine enforces `mem_gb`."""
     asked, here = run.resources, memory_gb()
     if asked.node_mem_gb <= here:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
 from hpcncf.job.load import parse_yaml, read_utf8, validate_settings
-from hpcncf.job.spec import JobSpec, Resources, Settings
+from hpcncf.job.spec import JobSpec, Resources, Settings, refuse
 
 # sbatch passes on the whole environment of the submitting shell. If that belongs to another job,
 # these variables would describe the other job to our ranks.
@@ -125,12 +125,6 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("expected text without NUL bytes: no shell can hold one")
-    return text
-
-
 def _srun_argument(text: str) -> str:
     option = text.partition("=")[0]
     short = option[:2] if re.match(r"-[^-]", option) else option
@@ -152,18 +146,6 @@ def _sbatch_key(text: str) -> str:
     return key
 
 
-def _is_foreign_variable(name: str) -> str:
-    if LAUNCHERS.fullmatch(name):
-        raise ValueError(f"{name} is set by Slurm or the launcher of the ranks: leave it out")
-    return name
-
-
-def _path(text: str) -> str:
-    if not text.startswith(("/", "~/")):
-        raise ValueError("expected an absolute path, or one that begins with ~/")
-    return text
-
-
 def _command(text: str) -> str:
     try:
         words = shlex.split(text)
@@ -175,14 +157,26 @@ def _command(text: str) -> str:
 
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
-Text = Annotated[str, AfterValidator(_no_nul)]
+NO_NUL: Final = refuse(
+    lambda text: "\0" in text, "expected text without NUL bytes: no shell can hold one"
+)
+Text = Annotated[str, NO_NUL]
 Word = Annotated[str, Field(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$")]
-FolderPath = Annotated[str, AfterValidator(_path), AfterValidator(_no_nul)]
-Command = Annotated[str, AfterValidator(_no_nul), AfterValidator(_command)]
+FolderPath = Annotated[
+    str,
+    refuse(
+        lambda text: not text.startswith(("/", "~/")),
+        "expected an absolute path, or one that begins with ~/",
+    ),
+    NO_NUL,
+]
+Command = Annotated[str, NO_NUL, AfterValidator(_command)]
 SrunArgument = Annotated[Line, AfterValidator(_srun_argument)]
 SbatchKey = Annotated[str, Field(pattern=r"^[a-z][a-z_-]*$"), AfterValidator(_sbatch_key)]
 VariableName = Annotated[
-    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_is_foreign_variable)
+    str,
+    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+    refuse(LAUNCHERS.fullmatch, "{} is set by Slurm or the launcher of the ranks: leave it out"),
 ]
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")]
 

@@ -22,8 +22,8 @@ from hpcncf.launch.submit import (
     check,
     choose_cluster,
     describe_refusals,
-    doubts,
     find_refusals,
+    find_warnings,
     seen_by_slurm,
     submit,
 )
@@ -166,21 +166,23 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
     there = machine.memory_gb()
     job = load.load_job(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
     runs = load.build_plan(job, tmp_path / "job.yaml").active()
-    (told,) = doubts(runs, "local")
+    (told,) = find_warnings(runs, "local")
     assert told.startswith(
         f"run {runs[0].id}: requests {there + 900:.0f} GB, and this machine lets you use "
         f"{there:.3g}. "
     )
     assert "-s resources.mem_gb=N if it needs less, or --cluster slurm" in told
     assert find_refusals(runs, "local") == {}, "nothing here holds a run to it"
-    assert doubts(runs, "slurm") == []
+    assert find_warnings(runs, "slurm") == []
 
 
 def test_memory_is_that_of_all_runs_side_by_side_and_as_much_as_there_is_is_no_doubt() -> None:
     there = machine.memory_gb()
     half = Resources(mem_gb=there / 2, runs_per_node=3)
-    assert "GB for 3 runs side by side, and this machine" in str(machine.doubt(launch_run(half)))
-    assert machine.doubt(launch_run(Resources(mem_gb=there))) is None
+    assert "GB for 3 runs side by side, and this machine" in str(
+        machine.find_warning(launch_run(half))
+    )
+    assert machine.find_warning(launch_run(Resources(mem_gb=there))) is None
 
 
 def test_plan_and_submit_tell_of_memory_that_is_not_there(
