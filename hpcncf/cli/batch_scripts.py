@@ -12,7 +12,7 @@ from hpcncf.cli.progress import find_refusals, lines_refusals
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
-from hpcncf.launch.arrays import Quota, Task, fit, query_quota, tasks
+from hpcncf.launch.job_arrays import Quota, Task, fit, query_quota, tasks
 from hpcncf.launch.submit import not_submittable
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import user

@@ -140,7 +140,7 @@ def _warn(plan: Plan) -> None:
 
 
 def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
-    from hpcncf.launch.arrays import shapes, tasks
+    from hpcncf.launch.job_arrays import shapes, tasks
     from hpcncf.launch.submit import site_parameters
 
     return [

@@ -50,7 +50,7 @@ def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
 def _commands(launched: Launched, command: Sequence[str]) -> dict[str, str | None]:
     """Commands that submit the rest: when jobs have ended, in fewer tasks, in spite of an unknown
     state."""
-    from hpcncf.launch.arrays import runs_per_task
+    from hpcncf.launch.job_arrays import runs_per_task
 
     no_room = [each.run for each in launched.left_out("no_room")]
     packed = runs_per_task(no_room, launched.delivery.tasks) if no_room else None

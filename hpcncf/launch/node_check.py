@@ -18,7 +18,7 @@ from uuid import uuid4
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
-from hpcncf.launch.arrays import raise_refusals
+from hpcncf.launch.job_arrays import raise_refusals
 from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths

@@ -13,7 +13,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import Data, JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
-from hpcncf.launch.arrays import Delivery, queued, recover_arrays, send_arrays
+from hpcncf.launch.job_arrays import Delivery, queued, recover_arrays, send_arrays
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest

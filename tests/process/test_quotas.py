@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import FakeSlurm
 
-from hpcncf.launch.arrays import Quota, account_room, parse_config, query_quota, queued
+from hpcncf.launch.job_arrays import Quota, account_room, parse_config, query_quota, queued
 from hpcncf.slurm.site import Site
 
 # As `sacctmgr -nP show assoc format=account,partition,maxsubmitjobs,defaultqos` prints it.

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
-from hpcncf.launch import arrays
-from hpcncf.launch.arrays import NoRoom, Quota, Task
+from hpcncf.launch import job_arrays
+from hpcncf.launch.job_arrays import NoRoom, Quota, Task
 
 
 def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> list[Run]:
@@ -26,10 +26,10 @@ def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> l
 @given(st.integers(1, 40), st.integers(1, 9))
 def test_tasks_hold_every_run_once_in_order_and_no_more_than_asked(number: int, each: int) -> None:
     wanted = runs(number, each, (1, 2))
-    tasks = arrays.tasks(wanted)
+    tasks = job_arrays.tasks(wanted)
     assert {len({run.resources for run in task}) for task in tasks} == {1}
     assert max(map(len, tasks)) == min(number, each)
-    for shape in arrays.shapes(tasks):
+    for shape in job_arrays.shapes(tasks):
         in_order = [run for task in shape for run in task]
         assert in_order == [run for run in wanted if run.resources == in_order[0].resources]
 
@@ -53,16 +53,16 @@ class Slurm:
 def test_all_room_is_used_whether_or_not_it_is_told(
     number: int, room: int, told: bool, array: int
 ) -> None:
-    slurm, wanted = Slurm(room), arrays.tasks(runs(number, cpus=(1, 2)))
-    said = arrays.fit(wanted, Quota(array, room if told else None), slurm.give)
+    slurm, wanted = Slurm(room), job_arrays.tasks(runs(number, cpus=(1, 2)))
+    said = job_arrays.fit(wanted, Quota(array, room if told else None), slurm.give)
     assert sum(map(len, slurm.taken)) == min(room, 2 * number)
     assert all(len(each) <= array for each in slurm.taken)
     assert bool(said) == (not told and room < 2 * number)
 
 
 def test_an_unknown_room_is_found_in_few_calls() -> None:
-    slurm, wanted = Slurm(37), arrays.tasks(runs(1000))
-    arrays.fit(wanted, Quota(1001), slurm.give)
+    slurm, wanted = Slurm(37), job_arrays.tasks(runs(1000))
+    job_arrays.fit(wanted, Quota(1001), slurm.give)
     assert sum(map(len, slurm.taken)) == 37
     assert slurm.calls <= 12
 
@@ -74,4 +74,4 @@ def test_an_unknown_room_is_found_in_few_calls() -> None:
 def test_so_many_runs_in_a_task_leave_none(
     number: int, cpus: tuple[int, ...], room: int, each: int | None
 ) -> None:
-    assert arrays.runs_per_task(runs(number, cpus=cpus), room) == each
+    assert job_arrays.runs_per_task(runs(number, cpus=cpus), room) == each

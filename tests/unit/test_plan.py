@@ -14,7 +14,7 @@ from hpcncf.errors import UsageError
 from hpcncf.job import plan
 from hpcncf.job.plan import Plan, Run, expand_job, max_core_hours, merge_plans, unused_excludes
 from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training
-from hpcncf.launch import arrays
+from hpcncf.launch import job_arrays
 from hpcncf.local import machine
 
 
@@ -285,7 +285,7 @@ def test_a_task_cut_into_packs_has_every_run_once_and_a_short_pack_last(
     repeats: int, size: int, rates: int, in_turn: int
 ) -> None:
     wanted = runs(repeats, size, rates, in_turn)
-    tasks = arrays.tasks(wanted)
+    tasks = job_arrays.tasks(wanted)
     assert sorted(run.id for task in tasks for run in task) == sorted(run.id for run in wanted)
     assert all(len(task) <= size * in_turn for task in tasks)
     cut = [pack for task in tasks for pack in plan.batched(task, size)]
