@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import ID, filled, format_path, width
-from hpcncf.errors import printable
+from hpcncf.errors import plural, printable
 from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
 from hpcncf.state.decide import attempt_logs, slurm_logs, tail
@@ -83,7 +83,7 @@ def page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> 
 def _lines(paths: ResultPaths, failure: Failure, full: bool) -> Iterator[str]:
     first, number = failure.first, len(failure.runs)
     word = first.state.replace("_", " ")
-    yield filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
+    yield filled(f"{plural(number, 'run')} {word}: {first.reason}")
     log = log_of(paths, first)
     yield from _failure_lines(failure, log, full)
     ids = [state.run.id[:ID] for state in failure.runs]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.errors import HpcncfError, UsageError, plural
 
 if TYPE_CHECKING:
     from hpcncf.lint.batch_script import Complaint
@@ -89,7 +89,7 @@ def _goes_on(unread: list[str]) -> Iterator[None]:
 
 
 def _summary(complaints: int, files: int) -> str:
-    read = f"{files} file{'s' * (files != 1)} read"
+    read = f"{plural(files, 'file')} read"
     return f"{read}: {complaints or 'nothing'} found"
 
 

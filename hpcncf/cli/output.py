@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.errors import printable
+from hpcncf.errors import plural, printable
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
@@ -118,7 +118,7 @@ def counts(states: Sequence[RunState]) -> str:
     parts = [f"{number} {state.replace('_', ' ')}" for state, number in tally.items()]
     retired = len(states) - len(active)
     parts += [f"({retired} retired)"] if retired else []
-    return f"{len(active)} run{'s' * (len(active) != 1)}: {', '.join(parts)}"
+    return f"{plural(len(active), 'run')}: {', '.join(parts)}"
 
 
 def format_path(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.errors import plural
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.job.plan import max_core_hours
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # errors of the site come first
-    asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    asked = plural(len(runs), "run")
     print(f"job {job.name}: {asked}, at most {max_core_hours(runs):.2f} core-hours")
     done = _complete(runs, paths)
     if done:
@@ -242,7 +243,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
         several = len(array["runs"]) > array["tasks"]
         packed = f" of {len(array['runs'])} runs" if several else ""
         packed += f", {array['side_by_side']} side by side" if array["side_by_side"] > 1 else ""
-        tasks = f"{array['tasks']} task{'s' * (array['tasks'] != 1)}"
+        tasks = f"{plural(array['tasks'], 'task')}"
         print(f"\narray {number}: {tasks}{packed}, submitit parameters")
         for key, value in array["parameters"].items():
             if key != "slurm_setup":
@@ -259,8 +260,7 @@ def _resources(run: Run) -> str:
     asked = run.resources
     parts = [
         f"{asked.nodes} nodes" if asked.nodes > 1 else "",
-        f"{asked.world_size} rank{'s' * (asked.world_size > 1)} x "
-        f"{asked.cpus_per_task} core{'s' * (asked.cpus_per_task > 1)}",
+        f"{plural(asked.world_size, 'rank')} x {plural(asked.cpus_per_task, 'core')}",
         f"{asked.gpus_per_node} GPUs per node" if asked.gpus_per_node else "",
         f"{asked.mem_gb:g} GB, {asked.timeout_min} min",
     ]

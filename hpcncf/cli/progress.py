@@ -11,6 +11,7 @@ from hpcncf.cli.output import ID, table_layout, usual_values, varies
 from hpcncf.cli.run_summary import duration
 from hpcncf.collect.collect import reports
 from hpcncf.collect.resource_columns import measure, usable
+from hpcncf.errors import plural
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch import submit
@@ -275,14 +276,14 @@ def _named(states: Sequence[RunState]) -> str:
     """`5 runs (1a2b3c4d, 5e6f7a8b, 9c0d1e2f, ...)`."""
     ids = [state.run.id[:ID] for state in states[:NAMED]]
     more = ", ..." * (len(states) > NAMED)
-    return f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(ids)}{more})"
+    return f"{plural(len(states), 'run')} ({', '.join(ids)}{more})"
 
 
 def stale(states: Sequence[RunState]) -> list[str]:
     """A line for each cause that makes completed runs answer another question than today's."""
     causes = [state.stale for state in states if state.stale]
     return [
-        f"{causes.count(cause)} completed run{'s' * (causes.count(cause) != 1)} {cause}: "
+        f"{plural(causes.count(cause), 'completed run')} {cause}: "
         + (SAME_FIRST * (ELSEWHERE in cause))
         + "`hpcncf submit --again` runs them once more"
         for cause in dict.fromkeys(causes)

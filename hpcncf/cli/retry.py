@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcncf.cli.submit import sending_arguments
+from hpcncf.errors import plural
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
     found = {state.run.id for state in states if state.state == "cancelled"}
     if found:
         print(
-            f"hpcncf: {len(found)} cancelled run{'s' * (len(found) != 1)} not submitted: "
+            f"hpcncf: {plural(len(found), 'cancelled run')} not submitted: "
             f"`hpcncf submit {format_path(paths.job)}` submits them again",
             file=sys.stderr,
         )
@@ -97,7 +98,7 @@ def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[
 
 
 def _describe_change(change: Change, number: int) -> str:
-    runs = f"{number} run{'s' * (number != 1)}"
+    runs = plural(number, "run")
     out_of, unit = {"mem_gb": ("memory", "GB"), "timeout_min": ("time", "min")}[change.key]
     had = f"{runs} out of {out_of} with {change.before:g} {unit}"
     if change.why_not:

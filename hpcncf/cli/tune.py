@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import format_path
 from hpcncf.cli.plan import warn
-from hpcncf.errors import UsageError
+from hpcncf.errors import UsageError, plural
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
@@ -269,14 +269,14 @@ def _sending(tuning: Going, now: Now) -> str:
     number = len(now.step.asks) + again
     price = "" if now.step_core_h is None else f", about {now.step_core_h:.2g} core-hours"
     return (
-        f"{now.step.why}: {number} run{'s' * (number != 1)}{price} "
+        f"{now.step.why}: {plural(number, 'run')}{price} "
         f"({now.spent_core_h:.2g} of {tuning.core_hours:g} spent)"
     )
 
 
 def _under_way(now: Now) -> str:
     number = sum(trial.fate == "under way" for trial in now.trials)
-    return f"{number} run{'s' * (number != 1)}"
+    return plural(number, "run")
 
 
 def _complain(launched: Launched) -> None:

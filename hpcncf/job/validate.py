@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
+from hpcncf.errors import plural
 from hpcncf.job.spec import PAPER_STD, Model, Resources, Training
 
 NATIVE_LAYERS: Final = 16
@@ -493,7 +494,7 @@ def memory_conflicts(resources: Resources, training: Training, model: Model) -> 
         ),
     )
     return [
-        f"{what} at least {needed / GIB:.1f} GiB on each of {ranks} rank{'s' * (ranks > 1)} of a "
+        f"{what} at least {needed / GIB:.1f} GiB on each of {plural(ranks, 'rank')} of a "
         f"node, but resources.mem_gb is {resources.mem_gb:g}. {advice}, or request more memory"
         for needed, what, advice in needs
         if needed * ranks > resources.mem_gb * GIB
@@ -572,7 +573,7 @@ def describe_gloo_choice(resources: Resources, training: Training) -> str | None
     if training.backend != "auto" or not on_gpu or training.backend_for(resources) == "nccl":
         return None
     return (
-        f"{tasks} ranks share {gpus} GPU{'s' * (gpus > 1)} on each node, and nccl refuses two "
+        f"{tasks} ranks share {plural(gpus, 'GPU')} on each node, and nccl refuses two "
         "ranks on one GPU: training.backend auto selects gloo, which goes through host memory. "
         "Request a GPU for each rank to get nccl"
     )

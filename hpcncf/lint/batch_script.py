@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from hpcncf.errors import plural
+
 # In the order of docs/lint.md.
 RULES: Final = {
     "set-difference": "`list(a - b)` of sets builds a whole list to use a few of its items",
@@ -183,7 +185,7 @@ def too_many_threads(line: int, threads: int, cores: int) -> Complaint:
     return Complaint(
         line,
         "too-many-threads",
-        f"{threads} threads oversubscribe the {cores} core{'s' * (cores != 1)} of each task. Set "
+        f"{threads} threads oversubscribe the {plural(cores, 'core')} of each task. Set "
         "the number to SLURM_CPUS_PER_TASK",
     )
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Final
 
-from hpcncf.errors import HpcncfError
+from hpcncf.errors import HpcncfError, plural
 from hpcncf.lint.batch_script import (
     THREAD_VARIABLES,
     Complaint,
@@ -300,7 +300,7 @@ def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
                 call.lineno,
                 "too-many-workers",
                 f"{number} workers and the rank itself are {number + 1} processes on "
-                f"{cores} core{'s' * (cores != 1)}. "
+                f"{plural(cores, 'core')}. "
                 f"Use {f'num_workers at most {cores - 1}' if cores > 1 else 'no workers'}",
             )
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcncf.errors import HpcncfError
+from hpcncf.errors import HpcncfError, plural
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import GIB, model_bytes
@@ -322,7 +322,7 @@ def positives_at_once(schedule: Schedule, device: torch.device) -> int:
 def check_device_room(needed: int, ranks: int, free: int, whose: str) -> None:
     if needed > free:
         raise HpcncfError(
-            f"training.loader device: the training data of {ranks} rank{'s' * (ranks != 1)} take "
+            f"training.loader device: the training data of {plural(ranks, 'rank')} take "
             f"at least {needed / MIB:,.0f} MiB, and {free / MIB:,.0f} MiB are free in {whose}. "
             "Use loader vectorized, which copies each batch, or more memory."
         )

@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from hpcncf.errors import did_you_mean
+from hpcncf.errors import did_you_mean, plural
 from hpcncf.job.spec import Resources
 from hpcncf.slurm import query
 from hpcncf.slurm.query import seconds
@@ -262,16 +262,12 @@ class Request:
         """`4 cores, 8192 MiB, 1 GPU`: the request for each node."""
         gpus = self.resources.node_gpus
         parts = [
-            _counted(self.resources.node_cores, "core"),
+            plural(self.resources.node_cores, "core"),
             f"{self.mem_mib} MiB" if self.memory else "",
-            _counted(gpus, "GPU") if gpus else "",
+            plural(gpus, "GPU") if gpus else "",
             f"the feature {self.constraint}" if self.constraint else "",
         ]
         return ", ".join(part for part in parts if part)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def refusal(request: Request, known: Capacity) -> str | None:
@@ -355,7 +351,7 @@ def _problems(request: Request, partition: Partition, known: Capacity) -> Iterat
         yield f"requests {nodes} nodes; {name} allows {most}: resources.nodes at most {most}"
     if nodes < least and not _lifts(request, known, "minnodes"):
         yield (
-            f"requests {_counted(nodes, 'node')}; {name} takes jobs of {least} or more: "
+            f"requests {plural(nodes, 'node')}; {name} takes jobs of {least} or more: "
             f"resources.nodes at least {least}"
         )
     if known.nodes is not None:
@@ -431,7 +427,7 @@ def _node_problems(request: Request, partition: Partition, nodes: list[Node]) ->
     ]
     if len(fitting) < wants.nodes and not too_large:
         yield (
-            f"requests {_counted(wants.nodes, 'node')}, each with {request.describe_node()}; "
+            f"requests {plural(wants.nodes, 'node')}, each with {request.describe_node()}; "
             f"{name} has {len(fitting)} such: fewer resources.nodes, or less on each"
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from hpcncf.errors import UsageError
+from hpcncf.errors import UsageError, plural
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Program, Remedies, Resources
 from hpcncf.launch.submit import Launched, submit
@@ -65,7 +65,7 @@ class Setup:
 
     @property
     def label(self) -> str:
-        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        cores = plural(self.cores, "core")
         return f"{cores}, {self.remedies or 'unchanged'}"
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
-from hpcncf.errors import HpcncfError
+from hpcncf.errors import HpcncfError, plural
 from hpcncf.monitor.cgroup import cpu_list
 from hpcncf.monitor.node import Core
 
@@ -107,11 +107,11 @@ def _too_few(how: How, masks: Sequence[Sequence[int]], each: int, found: Sequenc
     threads = max((len(core.cpus) for core in found), default=1)
     hardware = f", of {threads} hardware threads each" if threads > 1 else ""
     nodes = len({core.node for core in found})
-    which = f" on {nodes} NUMA node{'s' * (nodes != 1)}" if how == "numa" else ""
+    which = f" on {plural(nodes, 'NUMA node')}" if how == "numa" else ""
     return (
-        f"training.pin {how}: {len(masks)} rank{'s' * (len(masks) != 1)} of this node with {each} "
+        f"training.pin {how}: {plural(len(masks), 'rank')} of this node with {each} "
         f"core{'s' * (each != 1)} each, none shared, but the CPUs {cpu_list(cpus)} that they may "
-        f"use are {len(found)} core{'s' * (len(found) != 1)}{hardware}{which}: ask for fewer "
+        f"use are {plural(len(found), 'core')}{hardware}{which}: ask for fewer "
         "cpus_per_task or ranks, for whole cores (--hint=nomultithread), or use pin none"
     )
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from hpcncf.errors import HpcncfError, UsageError, abbreviate
+from hpcncf.errors import HpcncfError, UsageError, abbreviate, plural
 
 FORMAT_VERSION: Final = 4
 MANIFEST_NAME: Final = "manifest.json"
@@ -129,7 +129,7 @@ class Manifest(Outline):
 
     @property
     def negatives_label(self) -> str:
-        return f"{self.test_negatives} negative{'s' * (self.test_negatives != 1)}"
+        return plural(self.test_negatives, "negative")
 
     @property
     def ranking_warning(self) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from hpcncf.errors import plural
 from hpcncf.ncf.data.arrays import (
     HUGE_PAGE,
     SLOTS,
@@ -363,7 +364,7 @@ def _write_pairs(
     _check_test_negatives(rows.user_names, test_users, indptr, parts.items, count)
     _check_training_negatives(rows, positives_indptr)
     arrays.positives_indptr.append(positives_indptr)
-    each = f"{count} negative{'s' * (count != 1)}"
+    each = plural(count, "negative")
     report(f"drawing {each} for each of {len(test_users):,} test rows")
     for some in draw_negative_slices(test_users, indptr, parts.seen, parts.items, seed, count):
         arrays.test_negatives.append(some)

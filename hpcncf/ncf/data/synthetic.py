@@ -17,6 +17,7 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
+from hpcncf.errors import plural
 from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.ncf.data.manifest import WrongRequest
 from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
@@ -116,7 +117,7 @@ def generate(shape: Shape, seed: int, test_negatives: int, report: Report) -> Sp
     moods = draws.moods(shape.train_rows)
     items = draws.cover(draws.items(owners, moods))
     train = _rows(shape, owners, items, draws.context(moods))
-    each = f"{test_negatives} negative{'s' * (test_negatives != 1)}"
+    each = plural(test_negatives, "negative")
     report(f"drawing {shape.users:,} test rows with {each} each")
     test_users = np.arange(shape.users)
     test_moods = draws.moods(shape.users)
