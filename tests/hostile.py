@@ -411,7 +411,7 @@ def attack(
     wanted: Sequence[Change], folder: Path, runs: int, watch: bool = False
 ) -> Iterator[tuple[list[Change], str]]:
     """The changes in studies of so many runs each; which changes stood in a study that failed."""
-    left = list(wanted)
+    left, read = list(wanted), 0
     intact = study(folder / "intact", 1)
     while left:
         now = study(folder / f"study-{len(left)}", runs // len(make_results.POINTS))
@@ -419,28 +419,28 @@ def attack(
         ids = [run.id for run in make_results.plan_of(now.paths).runs]
         for problem in read_everything(now.paths, ids[0], intact.paths):
             yield done, problem
-        left = left[runs:]
+        left, read = left[runs:], read + len(done)
         if watch:
-            print(f"{len(wanted) - len(left):,} records read", flush=True)
+            print(f"{read:,} changed records, {len(left):,} left", flush=True)
 
 
 def main(number: int, seed: int) -> None:
     """So many changed records, those first that are read."""
     with tempfile.TemporaryDirectory() as made:
         files = files_of(study(Path(made) / "template", 1))
-        wanted = changes(files)
-        chance = random.Random(seed)
-        chance.shuffle(wanted)
-        wanted.sort(key=lambda change: not is_read(change, files))
-        print(f"{len(wanted):,} changes, {sum(is_read(each, files) for each in wanted):,} are read")
-        wanted = wanted[:number]
+        every = changes(files)
+        random.Random(seed).shuffle(every)
+        read = {number for number, change in enumerate(every) if is_read(change, files)}
+        print(f"{len(every):,} changes, {len(read):,} are read", flush=True)
+        refused = [change for number, change in enumerate(every) if number not in read]
+        wanted = ([every[number] for number in sorted(read)] + refused)[:number]
         began, seen = time.monotonic(), dict[str, int]()
         for done, problem in attack(wanted, Path(made), RUNS, watch=True):
             key = problem.splitlines()[-1][:200] if "Traceback" in problem else problem[:120]
             seen[key] = seen.get(key, 0) + 1
             if seen[key] == 1:
                 print(problem[-3000:], *map(str, done[:60]), sep="\n  ", flush=True)
-        print(f"{len(wanted):,} records, {time.monotonic() - began:.0f} s, problems: {seen}")
+        print(f"{time.monotonic() - began:.0f} s, problems: {seen}")
 
 
 def files_of(of: Study) -> dict[str, Any]:

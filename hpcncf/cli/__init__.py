@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hpcncf import __version__
 from hpcncf.errors import HpcncfError, UsageError, printable
@@ -65,7 +65,13 @@ exit codes:
 FIRST = "To start: hpcncf run -- python train.py"
 
 
-class _Top(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _print_json_error(sys.argv[1:], f"{self.prog}: {message}", 2)
+        super().error(message)
+
+
+class _Top(_Parser):
     """Lists the commands in groups, as git does."""
 
     def format_help(self) -> str:
@@ -86,9 +92,7 @@ def parser(commands: Sequence[str] = (*VERBS, *HIDDEN)) -> argparse.ArgumentPars
     top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
     top.add_argument("--print-completion", choices=SHELLS, help="print a completion script")
-    verbs = top.add_subparsers(
-        dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=argparse.ArgumentParser
-    )
+    verbs = top.add_subparsers(dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=_Parser)
     meanings = {verb: text for group in GROUPS.values() for verb, text in group.items()}
     for name in commands:
         module = import_module(f"hpcncf.cli.{name}")
@@ -128,11 +132,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HpcncfError as error:
         print(f"hpcncf: {printable(str(error))}", file=sys.stderr)
         code = 2 if isinstance(error, UsageError) else 1
-        if _wants_json(words):
-            print(json.dumps({"error": str(error), "exit_code": code}))
+        _print_json_error(words, str(error), code)
         return code
     except OSError as error:
-        return _print_os_error(error)
+        return _print_os_error(error, words)
     except KeyboardInterrupt:
         return 130
 
@@ -146,10 +149,11 @@ def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser([]) if list(words) in ([], ["-h"], ["--help"], ["--version"]) else parser()
 
 
-def _wants_json(argv: Sequence[str]) -> bool:
-    """Whether a program reads standard output. The words of `run` are its command's, and its
-    --json takes a file."""
-    return "--json" in argv and argv[0] != "run"
+def _print_json_error(argv: Sequence[str], error: str, code: int) -> None:
+    """If a program reads standard output. The words of `run` are its command's, and its --json
+    takes a file."""
+    if "--json" in argv and argv[0] != "run":
+        print(json.dumps({"error": error, "exit_code": code}))
 
 
 def _open_streams() -> None:
@@ -178,14 +182,16 @@ def _check_folder() -> None:
         ) from None
 
 
-def _print_os_error(error: OSError) -> int:
+def _print_os_error(error: OSError, argv: Sequence[str]) -> int:
     """Report what no reader or writer caught: a folder without permission, or our own output.
 
     `hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.
     Any other OSError that got here is our bug.
     """
     if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ESTALE):
-        print(f"hpcncf: {error.filename}: cannot be used: {error.strerror}", file=sys.stderr)
+        message = f"{error.filename}: cannot be used: {error.strerror}"
+        print(f"hpcncf: {message}", file=sys.stderr)
+        _print_json_error(argv, message, 1)
         return 1
     if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
         raise error

@@ -58,7 +58,7 @@ def gather(
 
     paths = ResultPaths(folder, output)
     found = collect.collect(paths, seen)
-    with writing(paths.tables):
+    with writing(paths.tables, "" if output else ". -o DIR writes to another folder"):
         collect.write(found, paths)
     return paths, found
 

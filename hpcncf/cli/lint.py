@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.errors import HpcncfError, UsageError, plural
+from hpcncf.errors import HpcncfError, UsageError, plural, printable
 
 if TYPE_CHECKING:
     from hpcncf.lint.batch_script import Complaint
@@ -66,17 +67,19 @@ def run(args: argparse.Namespace) -> int:
     for path, text in texts.items():
         with _goes_on(unread):
             found += [(path, each) for each in _complaints(path, text, around)]
+    if unread and not texts:
+        raise UsageError("\n".join(unread))
     if args.json:
         print(json.dumps([{"file": str(path)} | vars(each) for path, each in found], indent=1))
     else:
         for path, each in found:
             print(f"{path}:{each.line}: {each.rule}: {each.message}")
-        print(_summary(len(found), len(texts)))
+        print(f"{plural(len(texts), 'file')} read: {len(found) or 'nothing'} found")
         if around.cores is None and any(map(THREADS.search, texts.values())):
             print("Threads and workers were not compared with cores: give them by --cores N")
-    if unread:
-        raise UsageError("\n".join(unread))
-    return 1 if found else 0
+    for problem in unread:
+        print(f"hpcncf: {printable(problem)}", file=sys.stderr)
+    return 2 if unread else 1 if found else 0
 
 
 @contextmanager
@@ -86,11 +89,6 @@ def _goes_on(unread: list[str]) -> Iterator[None]:
         yield
     except UsageError as error:
         unread.append(str(error))
-
-
-def _summary(complaints: int, files: int) -> str:
-    read = f"{plural(files, 'file')} read"
-    return f"{read}: {complaints or 'nothing'} found"
 
 
 def _files(given: Sequence[Path]) -> Iterator[Path]:

@@ -135,13 +135,13 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path, remedy: str = "") -> Iterator[None]:
     """A full disk or a folder that is not ours is for the user to mend."""
     try:
         yield
     except OSError as error:
         where = error.filename or folder
-        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
+        raise HpcncfError(f"{where}: cannot be written: {error.strerror}{remedy}") from None
 
 
 @contextlib.contextmanager

@@ -37,7 +37,8 @@ from hpcncf.records.schema import (
 )
 from hpcncf.records.submissions import read_submissions
 from hpcncf.worker.allocation import allocated_cores
-from hpcncf.worker.environment import Place, launched_by, slurm_job_id
+from hpcncf.worker.attempt import all_left
+from hpcncf.worker.environment import Place, hosts, launched_by, slurm_job_id
 from hpcncf.worker.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
 
 if TYPE_CHECKING:
@@ -143,6 +144,27 @@ def gone_before_meeting(place: Place, recorded: Collection[int]) -> str:
     )
 
 
+def silent_elsewhere(place: Place, recorded: Collection[int]) -> str:
+    """Describe the ranks of other nodes that left no record; empty if all did.
+
+    Before the ranks have met, nothing else shows from here whether they live.
+    """
+    nodes = hosts(os.environ.get("SLURM_STEP_NODELIST", ""))
+    silent = [
+        f"rank {rank} ({nodes[node] if node < len(nodes) else f'node {node}'})"
+        for rank in range(place.world_size)
+        if (node := rank // place.local_world_size) != place.node_index and rank not in recorded
+    ]
+    if not silent:
+        return ""
+    more = len(silent) - MOST_NAMED
+    named = ", ".join(silent[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return (
+        f"{named} left no record and had not met the others: killed, or failed at its start (the "
+        "job's log has Slurm's message)"
+    )
+
+
 def _here(peer: Peer) -> bool:
     mine = os.uname().nodename, str(Path("/proc/self/ns/pid").readlink())
     return (peer.node, peer.numbers) == mine
@@ -215,6 +237,9 @@ def in_the_end(code: int) -> None:
 TRACEBACK_LINES = 12
 # Ranks that agreed to stop leave their records within a second of one another.
 OTHERS_S = 10.0
+# The same of ranks on other nodes that are stopped before they have met.
+ELSEWHERE_S = 5.0
+MOST_NAMED = 4
 
 
 class Recorded(AbstractContextManager["Recorded"]):
@@ -306,6 +331,8 @@ class Recorded(AbstractContextManager["Recorded"]):
         if self._monitor is None:
             attempt = self._attempt or self._found()
             if attempt is None:
+                if isinstance(error, Stopped) and self.place.rank != 0:
+                    error.fate = " before rank 0 had begun an attempt; see rank 0's log"
                 return isinstance(error, Stopped)
             self.begin(attempt)
         decision = Decision(None, "")
@@ -333,16 +360,24 @@ class Recorded(AbstractContextManager["Recorded"]):
                 self.attempt.first(record.outcome).symlink_to(own.name)
         if isinstance(error, Stopped) and decision.job_id is not None:
             # Slurm then kills the rest of the job: the other ranks come first.
-            until = time.monotonic() + OTHERS_S
-            while (
-                len(self.attempt.rank_records()) < self.place.world_size
-                and time.monotonic() < until
-            ):
-                time.sleep(0.05)
+            all_left(self.attempt, self.place.world_size, OTHERS_S)
             if refusal := put_back(decision.job_id):
                 error.fate = f"; not put back into the queue: {refusal}"
                 self._write(record.model_copy(update={"error": self._error_fields()}))
+        elif self._stopped_before_meeting(error):
+            all_left(self.attempt, self.place.world_size, ELSEWHERE_S)
+            cause = end(self.attempt.first("failed"))
+            cause = cause or silent_elsewhere(self.place, self.attempt.recorded_ranks())
+            if cause and isinstance(error, Stopped):
+                error.fate = f" after another rank ended: {cause}"
+                self._write(record.model_copy(update={"error": self._error_fields()}))
         return True
+
+    def _stopped_before_meeting(self, error: BaseException | None) -> bool:
+        """Whether it was stopped as a job's ranks are, and nothing on this node explains it."""
+        several = self.place.world_size > self.place.local_world_size and not self.peers
+        stopped = isinstance(error, Stopped) and error.signum == signal.SIGTERM and not error.fate
+        return several and stopped
 
     def _write(self, record: RankRecord) -> None:
         path = self.attempt.rank(self.place.rank)
@@ -396,7 +431,11 @@ class Recorded(AbstractContextManager["Recorded"]):
         if self.error is None or not lost_peer(self.error):
             return message
         cause = end(self.attempt.first("failed")) or end(self.attempt.first("stopped"))
-        cause = cause or lost(self.peers, self.attempt.recorded_ranks() | {self.place.rank})
+        recorded = self.attempt.recorded_ranks() | {self.place.rank}
+        if not self.peers:
+            cause = cause or gone_before_meeting(self.place, recorded)
+            cause = cause or silent_elsewhere(self.place, recorded)
+        cause = cause or lost(self.peers, recorded)
         return f"{LOST}: {cause} (this rank's own error: {message.splitlines()[0]})"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -618,3 +620,14 @@ def test_every_job_of_ours_plans(path: Path, said: Said) -> None:
     code, out, err = said("plan", str(path))
     assert code == 0, err
     assert "core-hours" in out
+
+
+@pytest.mark.parametrize(
+    "words", [("status", "--nonsense", "--json"), ("lint", "gone.py", "--json")], ids=" ".join
+)
+def test_an_error_under_json_is_one_json_object(here: Path, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "hpcncf", *words]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["exit_code"] == 2
+    assert json.loads(done.stdout)["error"].rpartition(": ")[2] in done.stderr

@@ -15,6 +15,7 @@ import pytest
 
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records.schema import RankRecord, read_record
+from hpcncf.worker import recorder
 from hpcncf.worker.environment import Place
 from hpcncf.worker.record_command import planned
 from hpcncf.worker.recorder import Peer, Recorded, oneself
@@ -126,6 +127,33 @@ def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     told = " after another rank ended: rank 2 failed: ValueError: bad row"
     assert stopped(tmp_path / "failed", signal.SIGTERM, peer) == alone + told
     assert stopped(tmp_path / "stopped", signal.SIGTERM, peer) == alone, "as this one was"
+
+
+def test_a_rank_that_is_ended_for_one_on_another_node_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the ranks have met, those that are stopped leave a record, and the killed one none."""
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "node[1-3]")
+    monkeypatch.setattr(recorder, "ELSEWHERE_S", 0.3)
+    there = Place(rank=2, world_size=3, local_world_size=1, node_index=2)
+    with recorded(tmp_path, there):
+        raise Stopped(signal.SIGTERM)
+    here = Place(rank=1, world_size=3, local_world_size=1, node_index=1)
+    with recorded(tmp_path, here):
+        os.kill(os.getpid(), signal.SIGTERM)
+        work(seconds=10)
+    error = record(tmp_path, 1).error
+    assert error is not None
+    assert error["message"].startswith(
+        "stopped by SIGTERM after another rank ended: rank 0 (node1) left no record"
+    )
+    with recorded(tmp_path, Place(world_size=3, local_world_size=1)):
+        raise Stopped(signal.SIGTERM)
+    with recorded(tmp_path, here):
+        raise Stopped(signal.SIGTERM)
+    error = record(tmp_path, 1).error
+    assert error is not None
+    assert error["message"] == "stopped by SIGTERM", "as all were"
 
 
 def test_of_many_ranks_one_looks_at_the_record_of_the_first_that_failed(tmp_path: Path) -> None:

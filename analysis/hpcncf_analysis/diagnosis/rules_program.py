@@ -156,26 +156,33 @@ def place(line: SourceLine, share: float = 1.0) -> Place:
 def loader_place(lines: Sequence[SourceLine], share: float) -> list[Place]:
     """Where the DataLoader with workers is made, if a file of these lines has one such call."""
     for file in dict.fromkeys(each.file for each in lines):
-        text, _ = _source(file)
-        try:
-            tree = ast.parse("\n".join(text))
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        calls = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and any(
-                word.arg == "num_workers" and getattr(word.value, "value", None) != 0
-                for word in node.keywords
-            )
-        ]
-        if len(calls) == 1:
-            at = calls[0].lineno
-            name = ast.unparse(calls[0].func)
-            source = text[at - 1].strip()
+        if call := _loader_call(file):
+            at, name, source = call
             return [Place(file=file, line=at, function=name, share=share, source=source)]
     return []
+
+
+@functools.lru_cache(maxsize=64)
+def _loader_call(file: str) -> tuple[int, str, str] | None:
+    """Line, function and text of the only call with `num_workers` in the file."""
+    text, _ = _source(file)
+    try:
+        tree = ast.parse("\n".join(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and any(
+            word.arg == "num_workers" and getattr(word.value, "value", None) != 0
+            for word in node.keywords
+        )
+    ]
+    if len(calls) != 1:
+        return None
+    at = calls[0].lineno
+    return at, ast.unparse(calls[0].func), text[at - 1].strip()
 
 
 @functools.lru_cache(maxsize=64)
