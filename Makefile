@@ -21,7 +21,7 @@ test: $(DEV_READY)  ## Run the tests; on real Frappe data with HPCNCF_DATA=folde
 	$(BIN)/pytest -n 3 --dist worksteal --durations 15 -m 'not slurm'
 
 test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm (root, Debian; installs missing packages)
-	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 5 --dist worksteal --durations 15 -m slurm tests/slurm
+	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 5 --dist load --maxschedchunk 1 --durations 15 -m slurm tests/slurm
 
 chaos: $(DEV_READY)  ## Inject random faults into a real Slurm under sixty runs (CHAOS_RUNS, CHAOS_SEED, CHAOS_FAULTS)
 	HPCNCF_TEST_SLURM=1 CHAOS_RUNS=$(or $(CHAOS_RUNS),60) $(BIN)/pytest -s -m slurm tests/slurm/chaos

@@ -143,6 +143,14 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first: else all wait for one that a worker began last."""
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    if len(here) == len(items):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if os.environ.get("HPCNCF_TEST_SLURM") != "1":

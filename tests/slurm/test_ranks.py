@@ -39,14 +39,6 @@ def shape(records: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
     return [(each["rank"], each["node_index"], each["local_rank"]) for each in records]
 
 
-def test_four_nodes_train_one_model(user: User, tiny_data: Path) -> None:
-    ranks = completed(user, tiny_data, "resources.nodes=4")
-    assert shape(ranks) == [(number, number, 0) for number in range(4)]
-    assert len({rank["node"] for rank in ranks}) == 4
-    assert len({rank["training"]["model_sha256"] for rank in ranks}) == 1
-    assert all(rank["cores"]["allocated"] == rank["cores"]["usable"] == 1 for rank in ranks)
-
-
 def test_torchruns_ranks_leave_the_records_that_sruns_leave(user: User, tiny_data: Path) -> None:
     grid = "grid: {resources.launcher: [srun, torchrun]}\n"
     user.submits(JOB.format(data=tiny_data, epochs=1) + grid,
@@ -65,6 +57,9 @@ def test_torchruns_ranks_leave_the_records_that_sruns_leave(user: User, tiny_dat
             assert first["cores"][key] == second["cores"][key]
         assert first["training"]["model_sha256"] == second["training"]["model_sha256"]
         assert first["training"]["threads"] == second["training"]["threads"] == 1
+    assert len({rank["node"] for rank in one}) == 2
+    assert len({rank["training"]["model_sha256"] for rank in ranks}) == 1
+    assert {rank["cores"]["allocated"] for rank in ranks} == {1}
 
 
 def test_torchruns_ranks_hear_slurms_warning(user: User, tiny_data: Path) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from slurm.conftest import User, eventually
+from slurm.test_watch import job as sleeping
 
 pytestmark = pytest.mark.slurm
 
@@ -192,14 +193,12 @@ def test_several_runs_in_one_task_go_on_where_they_were_stopped(
 
 @pytest.mark.slow
 def test_at_its_own_limit_a_run_gives_way_and_at_the_tasks_limit_it_is_requeued(
-    user: User, tiny_data: Path
+    user: User,
 ) -> None:
     """By Slurm's own clock: two minutes for two runs, and its warning in the last half of one, when
     the second run has long begun."""
     (user.folder / "site.yaml").write_text("partition: cpu\nsignal_delay_s: 1\n")
-    grid = "grid: {training.lr: [0.001, 0.002]}\n"
-    long = ("training.epochs=100000", "resources.timeout_min=1", "resources.runs_per_task=2")
-    user.submits(JOB.format(name="tiny", data=tiny_data) + grid, *long)
+    user.submits(sleeping(2), "resources.timeout_min=1", "resources.runs_per_task=2")
     eventually(lambda: len(records(user, "end.json")) == 1)
     (end,) = records(user, "end.json")
     assert end["reason"] == "timeout"

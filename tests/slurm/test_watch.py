@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +11,23 @@ from slurm.conftest import Cluster, User, eventually
 
 pytestmark = pytest.mark.slurm
 
+# Runs that take no core from the other tests.
 JOB = """\
 name: tiny
-data: {{path: {data}}}
 site: site.yaml
-resources: {{mem_gb: 0.5, timeout_min: 10}}
-training: {{epochs: 100000, global_batch_size: 64}}
-grid: {{training.seed: {seeds}}}
+workload: {{command: [sleep, "{{seconds}}"]}}
+resources: {{mem_gb: 0.5, timeout_min: 15}}
+grid: {{seconds: {seconds}}}
 """
 
 
-def job(data: Path, runs: int = 1) -> str:
-    return JOB.format(data=data, seeds=list(range(1, runs + 1)))
+def job(runs: int = 1) -> str:
+    return JOB.format(seconds=list(range(901, 901 + runs)))
+
+
+def runs_begin(user: User) -> None:
+    eventually(lambda: user.records("claim.json") != [])
+    user.waits(lambda states: states == ["running"])
 
 
 def by_element(user: User) -> dict[str, dict[str, Any]]:
@@ -31,7 +35,7 @@ def by_element(user: User) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_each_way_to_end_is_told_apart(user: User, tiny_data: Path) -> None:
+def test_each_way_to_end_is_told_apart(user: User) -> None:
     """Out of memory, cancelled by somebody, killed, ended well without a record."""
     hog = 'python3 -c "x = bytearray(900 << 20)"'
     user_site = user.folder / "site.yaml"
@@ -43,8 +47,8 @@ def test_each_way_to_end_is_told_apart(user: User, tiny_data: Path) -> None:
         "  - '2) exit 0;;'\n"
         "  - 'esac'\n"
     )
-    user.submits(job(tiny_data, 4))
-    eventually(lambda: user.records("progress.json") != [])
+    user.submits(job(4))
+    eventually(lambda: user.records("claim.json") != [])
     eventually(lambda: by_element(user)["3"]["state"] == "running")
     user.cluster.run("scancel", by_element(user)["3"]["job_id"])
     eventually(lambda: by_element(user)["3"]["state"] == "cancelled")
@@ -58,9 +62,9 @@ def test_each_way_to_end_is_told_apart(user: User, tiny_data: Path) -> None:
     assert "with exit code 0, but left no record" in by_element(user)["2"]["reason"]
 
 
-def test_what_waits_says_why(user: User, tiny_data: Path) -> None:
+def test_what_waits_says_why(user: User) -> None:
     (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
-    user.submits(job(tiny_data, 2))
+    user.submits(job(2))
     eventually(lambda: "held by its user" in str(user.runs()[0]["reason"]))
     told = " ".join(user.types("status").split())
     assert "0 of 2 done, 2 pending: held by its user" in told
@@ -69,9 +73,9 @@ def test_what_waits_says_why(user: User, tiny_data: Path) -> None:
     eventually(lambda: not user.cluster.run("squeue", "--noheader", "--me"))
 
 
-def test_one_run_of_a_task_is_cancelled_and_the_others_go_on(user: User, tiny_data: Path) -> None:
-    user.submits(job(tiny_data, 3), "resources.runs_per_task=3", "resources.timeout_min=10")
-    eventually(lambda: user.records("progress.json") != [])
+def test_one_run_of_a_task_is_cancelled_and_the_others_go_on(user: User) -> None:
+    user.submits(job(3), "resources.runs_per_task=3")
+    eventually(lambda: user.records("claim.json") != [])
     first, second, third = user.waits(lambda states: states[0] == "running")
     assert [second["state"], third["state"]] == ["pending", "pending"]
     user.types("cancel", first["id"], second["id"])
@@ -81,10 +85,10 @@ def test_one_run_of_a_task_is_cancelled_and_the_others_go_on(user: User, tiny_da
 
 
 def test_while_slurmctld_and_slurmdbd_are_down_records_speak(
-    user: User, breakable: Cluster, tiny_data: Path
+    user: User, breakable: Cluster
 ) -> None:
-    user.submits(job(tiny_data))
-    user.begins()
+    user.submits(job())
+    runs_begin(user)
     breakable.dbd("stop")
     assert [run["state"] for run in user.runs()] == ["running"]
     breakable.slurmctld("stop")
@@ -98,11 +102,11 @@ def test_while_slurmctld_and_slurmdbd_are_down_records_speak(
 
 
 def test_a_node_that_dies_fails_the_run_that_may_not_be_put_back(
-    user: User, breakable: Cluster, tiny_data: Path
+    user: User, breakable: Cluster
 ) -> None:
     (user.folder / "site.yaml").write_text("additional_parameters: {no-requeue: true}\n")
-    user.submits(job(tiny_data), "resources.timeout_min=10")
-    user.begins()
+    user.submits(job())
+    runs_begin(user)
     (claim,) = user.records("claim.json")
     breakable.crash(claim["node"])
     (run,) = user.waits(lambda states: states == ["node_failed"])
