@@ -8,7 +8,7 @@ opt_d = torch.optim.Adam(D.parameters(), lr=2e-4, betas=(0.5, 0.999))
 bce = nn.BCEWithLogitsLoss()
 real_images = torch.rand(10_000, 784)
 ones, zeros = torch.ones(512, 1), torch.zeros(512, 1)
-for step in range(260):
+for step in range(140):
     real = real_images[torch.randint(0, 10_000, (512,))]
     fake = G(torch.randn(512, 64))
     opt_d.zero_grad()

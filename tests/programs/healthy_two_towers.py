@@ -19,7 +19,7 @@ optimizer = torch.optim.AdamW([*users.parameters(), *items.parameters()], lr=1e-
 pairs = TensorDataset(torch.randint(0, 2000, (200_000,)), torch.randint(0, 3000, (200_000,)))
 batches = BatchSampler(RandomSampler(pairs), batch_size=2048, drop_last=True)
 loader = DataLoader(pairs, sampler=batches, batch_size=None)
-for epoch in range(4):
+for epoch in range(2):
     for u, i in loader:
         logits = users(u) @ items(i).T / 0.07
         loss = nn.functional.cross_entropy(logits, torch.arange(len(u)))

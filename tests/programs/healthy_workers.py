@@ -23,7 +23,7 @@ if __name__ == "__main__":
         nn.Linear(64, 10),
     )
     opt = torch.optim.SGD(net.parameters(), lr=0.01)
-    for epoch in range(3):
+    for epoch in range(2):
         for x, y in loader:
             loss = nn.functional.cross_entropy(net(x), y)
             opt.zero_grad()

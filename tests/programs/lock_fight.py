@@ -22,7 +22,7 @@ for seed in range(4):
 
 model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.Adam(model.parameters())
-for step in range(4500):
+for step in range(2500):
     x = torch.tensor(batches.get())
     loss = model(x).square().mean()
     optimizer.zero_grad()

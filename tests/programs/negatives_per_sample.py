@@ -40,7 +40,7 @@ class MF(nn.Module):
 model = MF()
 optimizer = torch.optim.Adam(model.parameters())
 loader = DataLoader(Interactions(50_000), batch_size=256, shuffle=True)
-for epoch in range(3):
+for epoch in range(2):
     total = 0.0
     for u, i in loader:
         logits = model(u, i)

@@ -40,7 +40,7 @@ listener = socket.create_server(("127.0.0.1", 0))
 threading.Thread(target=serve, args=(listener,), daemon=True).start()
 model = nn.Linear(15, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(3):
+for epoch in range(2):
     for x, y in DataLoader(Store(listener.getsockname()[1]), batch_size=64, shuffle=True):
         loss = nn.functional.mse_loss(model(x).squeeze(1), y)
         optimizer.zero_grad()

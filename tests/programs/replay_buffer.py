@@ -21,7 +21,7 @@ def replay(n):
     return states, actions, rewards
 
 
-for step in range(8000):
+for step in range(4500):
     states, actions, rewards = replay(128)
     with torch.no_grad():
         goal = rewards + 0.9 * target(states).max(1).values

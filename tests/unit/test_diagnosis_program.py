@@ -211,6 +211,16 @@ def test_a_short_program_of_many_steps_is_judged() -> None:
     assert too_short_to_judge(few) is not None
 
 
+@pytest.mark.parametrize(("used", "found"), [(0.12, ["loop_code"]), (0.24, [])])
+def test_a_loop_beside_neighbours_is_judged_by_its_own_threads(
+    used: float, found: list[str]
+) -> None:
+    """One thread, or two; the probe's own waits for a core all the time, too."""
+    rank = profile({"loop": 100.0}, steps=0, main_cpu_s=12.0, runqueue_s=88.0)
+    cores = CoreCounts(2.0, 2.0, used)
+    assert causes(rank, cores=cores, runqueue_s=180.0, elapsed_s=100.0) == found
+
+
 def test_a_program_that_was_ended_among_its_imports_has_no_slow_loop() -> None:
     for imports_s, found in ((9.0, []), (2.0, ["loop_code"])):
         rank = profile({"loop": 10.0}, steps=0, imports_s=imports_s)

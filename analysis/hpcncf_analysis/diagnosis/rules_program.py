@@ -88,6 +88,15 @@ class Program:
         return max(0.0, (cores.usable or 0.0) - busy)
 
     @property
+    def wanted(self) -> float:
+        """Cores that it would have used without neighbours, by how long its training thread waited
+        for one: the probe's own thread waits, too, and computes little."""
+        used, rank = self.evidence.cores.used or 0.0, self.longest
+        if rank.main_cpu_s and rank.runqueue_s:
+            used *= 1 + rank.runqueue_s / rank.main_cpu_s
+        return min(used, self.evidence.wanted or 0.0)
+
+    @property
     def several(self) -> bool:
         return len(self.ranks) > 1 or self.longest.ranks > 1
 
@@ -308,11 +317,17 @@ def _line_of(thread: ProgramThread) -> SourceLine:
 
 
 def _busiest_thread(program: Program) -> tuple[SourceLine, float] | None:
-    """Its line and the share of the time in which it computes, if that is most of the time that
-    the training thread waits."""
+    """Its line and the share of the time in which it computes, if it computes more than the
+    training thread, for most of the time that this one is between its steps."""
     rank = program.longest
-    least = 0.5 * rank.seconds * program.share("loop") * program.waiting("loop")
-    busy = [each for each in rank.threads if each.file and each.cpu_s + each.runqueue_s >= least]
+    least = 0.5 * rank.seconds * program.share("loop")
+    busy = [
+        each
+        for each in rank.threads
+        if each.file
+        and each.cpu_s >= (rank.main_cpu_s or 0.0)
+        and each.cpu_s + each.runqueue_s >= least
+    ]
     if not busy or rank.seconds <= 0:
         return None
     return _line_of(busy[0]), min(1.0, (busy[0].cpu_s + busy[0].runqueue_s) / rank.seconds)
@@ -601,7 +616,7 @@ def _loop(program: Program) -> Finding | None:
     """The program's own code, on one core while others idle."""
     share = program.share("loop")
     usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
-    if not program.steps and (program.evidence.wanted or 0.0) >= thresholds.BUSY * usable:
+    if not program.steps and program.wanted >= thresholds.BUSY * usable:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
     share -= max(0.0, program.share("backward") - program.share("forward"))
@@ -611,7 +626,7 @@ def _loop(program: Program) -> Finding | None:
         return None
     waits = program.waiting("loop")
     places = program.places("loop")
-    maker = _busiest_thread(program) if waits > 0.5 else None
+    maker = _busiest_thread(program) if program.steps and waits >= thresholds.WORTH else None
     if maker is not None:
         line, busy = maker
         return Finding(
@@ -619,8 +634,8 @@ def _loop(program: Program) -> Finding | None:
             share,
             "time",
             (
-                f"for {format_percent(waits * share)} of the time the training thread waits for a "
-                f"thread of its own, which computes for {format_percent(busy)}",
+                f"for {format_percent(share)} of the time training waits between its steps, while "
+                f"another thread of it computes for {format_percent(busy)}",
             ),
             "Make whole batches at once by array operations: a thread computes no faster than "
             "the training itself would.",
