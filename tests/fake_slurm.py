@@ -136,7 +136,9 @@ class Commands:
         return f"{number}\n" if parsable else f"Submitted batch job {number}\n"
 
     def write(self, jobs: list[dict[str, Any]]) -> None:
-        self.file.write_text(json.dumps(jobs))
+        partial = self.file.with_suffix(".partial")  # whole: a test may read at any time
+        partial.write_text(json.dumps(jobs))
+        partial.replace(self.file)
 
     def queued(self, ended: bool = False) -> Iterator[tuple[dict[str, Any], str, str]]:
         """Each job or element with its name and state."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FakeSlurm
+from conftest import FakeSlurm, within
 
 from hpcncf.cli import main
 from hpcncf.job.load import build_plan, load_job
@@ -121,6 +122,31 @@ def test_the_check_is_one_rank_for_a_short_time() -> None:
 def test_a_check_that_dies_is_explained_by_its_traces(log: str, told: str) -> None:
     state = JobState("failed", "FAILED", "signal 53", "node3")
     assert describe_failure(state, log, Path("/results")).startswith(told)
+
+
+def test_a_node_that_answers_is_told_and_the_runs_are_submitted(
+    job_file: JobFile, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This process answers for the node, on which nothing starts here."""
+    path = job_file("")
+    results = path.parent / "results"
+
+    def node() -> None:
+        assert within(120, lambda: len(fake_slurm.submitted) == 1)
+        (folder,) = results.glob("slurm-*/check-*")
+        answer(str(folder))
+        fake_slurm.answer("squeue", "100|COMPLETED|None|||0:01|node1|0|0|\n")
+
+    words = ["submit", str(path), "--cluster", "slurm", "--check-node", "60"]
+    with ThreadPoolExecutor() as nodes:
+        answered = nodes.submit(node)
+        assert main([*words, "--results", str(results)]) == 0
+        answered.result()
+    said = capsys.readouterr()
+    assert "sees results and data, and runs Python" in said.err
+    assert "1 run submitted to Slurm" in said.out
+    assert len(fake_slurm.submitted) == 2
+    assert not list(results.glob("slurm-*/check-*")), "it cleans up"
 
 
 def test_a_check_that_waits_too_long_is_cancelled_and_nothing_is_submitted(
