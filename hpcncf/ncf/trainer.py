@@ -406,7 +406,8 @@ class Trainer:
             with self.stop.doing("undisturbed"):
                 save_checkpoint(self.paths, self.run, state)
         except CheckpointNotSaved as error:  # training is worth more than the checkpoint
-            self.warnings.append(str(error))
+            if str(error) not in self.warnings:  # a disk may be full for many of them
+                self.warnings.append(str(error))
         took_s = time.perf_counter() - began
         self.checkpoint_s += took_s
         return took_s
