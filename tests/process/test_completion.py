@@ -6,6 +6,7 @@ import os
 import pty
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,17 @@ def test_help_lists_each_command_in_its_group_by_at_most_eight_words(
         start = lines.index(f"{group}:") + 1
         assert [line.split()[0] for line in lines[start : start + len(verbs)]] == list(verbs)
         assert all(len(line.split()) <= 9 for line in lines[start : start + len(verbs)])
+
+
+@pytest.mark.parametrize(("words", "imported"), [(["--help"], []), (["run", "-h"], ["run"])])
+def test_a_command_is_imported_only_when_it_is_the_one(
+    words: list[str], imported: list[str]
+) -> None:
+    code = f"""if True:
+        import contextlib, sys
+        from hpcncf import cli
+        with contextlib.suppress(SystemExit):
+            cli.main({words})
+        verbs = [name for name in cli.VERBS if f"hpcncf.cli.{{name}}" in sys.modules]
+        sys.exit(verbs != {imported})"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
