@@ -44,18 +44,18 @@ BENCHMARKS: Final = {
     "quality": Benchmark("Quality", 80),
     "time_to_quality": Benchmark("Time to quality", 90),
     "remedies": Benchmark("What each remedy did", 240),
-    "rowwise": Benchmark("Exact rows in a program of one's own", 150),
+    "rowwise": Benchmark("Exact rows in a program of one's own", 330),
     "predict": Benchmark("Predictions of runs that no law has seen", 150),
     "probe": Benchmark("The probe", 50),
-    "login": Benchmark("The login node", 45),
+    "login": Benchmark("The login node", 60),
     "evaluate": Benchmark("Evaluation", 20),
     "memory": Benchmark("Memory", 60),
 }
 OTHER_PROGRAMS: Final = {
-    "programs": Benchmark("Programs as their users write them", 800),
-    "pathology": Benchmark("Causes made on purpose", 400),
-    "public": Benchmark("Programs that nobody here wrote", 300),
-    "peers": Benchmark("RecBole and cornac", 120),
+    "programs": Benchmark("Programs as their users write them", 850),
+    "peers": Benchmark("RecBole and cornac", 220),
+    "public": Benchmark("Programs that nobody here wrote", 330),
+    "pathology": Benchmark("Causes made on purpose", 450),
 }
 WHEN_NAMED: Final = {"gpu": Benchmark("On a GPU", 600)}
 ALL: Final = BENCHMARKS | OTHER_PROGRAMS | WHEN_NAMED

@@ -84,7 +84,7 @@ print(json.dumps([seconds[False], seconds[True]]))
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks probe", description=__doc__)
-    parser.add_argument("--turns", type=int, default=600, help="with the probe's functions")
+    parser.add_argument("--turns", type=int, default=120, help="with the probe's functions")
     turns = parser.parse_args(arguments).turns
     print("| step | the probe adds | of the step | the sampler, of a core |")
     print("|---|---|---|---|")

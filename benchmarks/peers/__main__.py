@@ -26,7 +26,7 @@ from hpcncf.ncf.evaluate import Quality
 from hpcncf.records.host import describe_host
 
 ROOT = Path(__file__).parent.parent.parent
-ROUNDS = 5
+ROUNDS = 3
 SEEDS = (0, 1, 2)
 EPOCHS = 20
 WARMUP_STEPS = 5
