@@ -232,6 +232,12 @@ def test_a_start_up_that_outlasts_the_training() -> None:
     assert causes(profile(STEP, startup_s=20.0, elapsed_s=120.0)) == []
 
 
+def test_a_start_up_beside_neighbours_is_held_against_the_programs_own_time() -> None:
+    slowed = {"startup_s": 60.0, "startup_runqueue_s": 50.0, "elapsed_s": 160.0}
+    assert causes(profile(STEP, runqueue_s=80.0, **slowed)) == ["startup_bound"]
+    assert causes(profile(STEP, runqueue_s=10.0, **slowed)) == []
+
+
 def threads(*cpu_s: float) -> list[ProgramThread]:
     return [
         ProgramThread(function="featurise", file="train.py", line=9, cpu_s=each, seen_s=2 * each)

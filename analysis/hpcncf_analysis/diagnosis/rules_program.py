@@ -247,7 +247,8 @@ def find(evidence: Evidence) -> list[Finding]:
 def _startup(program: Program) -> Finding | None:
     rank = max(program.ranks, key=lambda each: each.startup_s)
     own_s = max(0.0, rank.startup_s - rank.startup_runqueue_s)  # what neighbours did not add
-    share = own_s / rank.elapsed_s if rank.elapsed_s > 0 else 0.0
+    whole_s = rank.elapsed_s - rank.startup_runqueue_s - (rank.runqueue_s or 0.0)
+    share = min(1.0, own_s / whole_s) if whole_s > 0 else 0.0
     long = own_s >= 2 * thresholds.STARTUP_S or own_s - rank.imports_s >= thresholds.PREPARED_S
     if not long or share < thresholds.STARTUP:
         return None
