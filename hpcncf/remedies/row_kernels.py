@@ -6,7 +6,8 @@ One compiled call replaces some forty calls of torch, and reads and writes the r
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_double, c_int, c_int64, c_void_p
+import mmap
+from ctypes import POINTER, Structure, byref, c_double, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,8 @@ BUILDS: Final = {
     "baseline": set[str](),
 }
 """As engine native selects them. Its own module needs packages that a user's program may lack."""
+OUT_OF_RANGE: Final = "index out of range in self"
+"""torch's own words."""
 FOLDER: Final = Path(__file__).parent.parent / "ncf/engines/native"
 
 
@@ -45,6 +48,21 @@ class _Step(Structure):
     _fields_ = [(name, c_double) for name in ("beta1", "beta2", "kept", "size", "root", "eps")]
 
 
+def prefer_huge_pages(tensor: Tensor) -> Tensor:
+    """Ask Linux for large pages: with small ones nearly every row costs a walk of the page table.
+
+    Memory that was not touched yet comes in large pages at once; other memory is moved by and by.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+        page, start = mmap.PAGESIZE, tensor.data_ptr()
+        first = -(-start // page) * page
+        length = start + tensor.numel() * tensor.element_size() - first
+        if length > 0:
+            ctypes.CDLL(None).madvise(c_void_p(first), c_size_t(length), advice)
+    return tensor
+
+
 @cache
 def library() -> Any:
     """None if it was not built, or by another version."""
@@ -58,13 +76,16 @@ def library() -> Any:
         if needs <= flags and path.exists():
             try:
                 found = ctypes.CDLL(str(path))
-                catch_up, step = found.hpcncf_catch_up_rows, found.hpcncf_step_rows
+                catch_up, step = found.hpcncf_catch_up_rows, found.hpcncf_step_gradient
             except (OSError, AttributeError):
                 return None
             catch_up.restype = c_int
             catch_up.argtypes = [POINTER(_Table), POINTER(_History), c_void_p, c_int64, c_int]
-            step.restype = None
-            step.argtypes = [*(POINTER(_Table), POINTER(_Step), c_void_p, c_int64, c_void_p, c_int)]
+            step.restype = c_int64
+            step.argtypes = [
+                *(POINTER(_Table), POINTER(_History), POINTER(_Step)),
+                *(c_void_p, c_int64, c_void_p, c_int),
+            ]
             return found
     return None
 
@@ -98,12 +119,16 @@ class RowKernels:
             self._table, byref(self._history), ids.data_ptr(), len(ids), self._doubles
         )
         if code:
-            raise IndexError("index out of range in self")  # torch's own words
+            raise IndexError(OUT_OF_RANGE)
 
-    def step(self, ids: Tensor, gradient: Tensor) -> None:
-        """Adam's step of distinct rows."""
-        self._library.hpcncf_step_rows(
-            self._table,
-            byref(_Step(*self._rule.rates())),
+    def step(self, ids: Tensor, gradient: Tensor) -> int:
+        """Adam's step of the rows `ids` [n]; gradients [n, width] of equal ids are added. The rows
+        are then current as of the step that follows. Returns how many they are."""
+        self._rule.steps.describe_to(self._history)
+        rows: int = self._library.hpcncf_step_gradient(
+            *(self._table, byref(self._history), byref(_Step(*self._rule.rates()))),
             *(ids.data_ptr(), len(ids), gradient.data_ptr(), self._doubles),
         )
+        if rows < 0:
+            raise IndexError(OUT_OF_RANGE)
+        return rows

@@ -46,7 +46,7 @@ TOLERANCE = {torch.float32: 1e-8, torch.float64: 1e-15}
 """Weight, beside that of the first, of idle steps so far ahead that they are left out."""
 TERMS = {torch.float32: (4, 8), torch.float64: (8, 12)}
 """Of the series: as many as suffice for rows of an old training, and of a young one. Even numbers;
-the next term is the bound of those left out."""
+the next term is the bound of those left out. The compiled loops have 4, 8 and 12."""
 LEFT_OUT = {torch.float32: 1e-6, torch.float64: 1e-13}
 """The most that those may be, of a row's movement."""
 LOG_OF_ZERO = -800.0

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hpcncf.remedies.row_kernels import RowKernels
+from hpcncf.remedies.row_kernels import RowKernels, prefer_huge_pages
 from hpcncf.remedies.row_rules import AdamRule, Group, RowRule
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -170,44 +170,46 @@ class RowTable:
     @torch.no_grad()
     def step(self, scale: Tensor | None = None) -> None:
         """Take the optimizer's step; the gradient is divided by `scale` first."""
-        gradient = self.gradient()
-        if gradient is None:
+        slot = self.slot()
+        if slot is None:
             return
         with plainly():
+            self._begin()
+        if self._kernels is not None and slot.is_sparse and scale is None:
+            ids, gradient = slot._indices()[0], slot._values()  # it adds rows of equal ids itself
+        else:
+            seen = self.gradient()
             # A copy: what NumPy has seen autograd cannot resize.
-            ids = gradient._ids.clone() if isinstance(gradient, RowGradient) else None
-            gradient = plain(gradient)
+            ids = seen._ids.clone() if isinstance(seen, RowGradient) else None
+            gradient = plain(seen)
+        with plainly():
             if scale is not None:
                 gradient.div_(scale)
             if self.group["maximize"]:
                 gradient = gradient.neg()
-            self._begin()
             self.steps_taken += 1
-            self.rows_read += len(self.values if ids is None else ids)
             if ids is None:
+                self.rows_read += len(self.values)
                 self.settle()
                 self.rule.take(self.values, self._moments, gradient)
+            elif self._kernels is not None:
+                gradient = gradient.to(self.values.dtype).contiguous()
+                self.rows_read += self._kernels.step(ids.contiguous(), gradient)
             else:
+                self.rows_read += len(ids)
                 self.read(ids)  # rows that another rank read
-                if self._kernels is not None:
-                    self._kernels.step(ids, gradient.to(self.values.dtype).contiguous())
-                    self._advance(ids)
-                    return
                 tables = (self.values, *self._moments)
                 values, *moments = (each.index_select(0, ids) for each in tables)
                 self.rule.take(values, moments, gradient)
                 self._write(ids, values, moments)
-            if self.rule.waits:
-                self._advance(ids)
-
-    def _advance(self, ids: Tensor | None) -> None:
-        """Add the step to those that rows other than `ids` missed; None: none did."""
-        self.rule.advance()
-        now = self.rule.steps.now
-        if ids is None:
-            self._last.fill_(now)
-        else:
-            self._last.index_fill_(0, ids, now)
+            if not self.rule.waits:
+                return
+            self.rule.advance()
+            if ids is None:
+                self._last.fill_(self.rule.steps.now)
+                return
+            if self._kernels is None:
+                self._last.index_fill_(0, ids, self.rule.steps.now)
             self._is_current = False
             if self.rule.steps.is_full:
                 self.settle()
@@ -215,7 +217,10 @@ class RowTable:
     def _begin(self) -> None:
         state = self.optimizer.state[self.parameter]
         if len(self._moments) < len(self.rule.moments):
-            self._moments = [torch.zeros_like(self.values) for _ in self.rule.moments]
+            self._moments = [
+                prefer_huge_pages(torch.empty_like(self.values)).zero_() for _ in self.rule.moments
+            ]
+            prefer_huge_pages(self.values)
             if not isinstance(self.optimizer, torch.optim.SGD):
                 on_device = self.group.get("fused") or self.group.get("capturable")
                 wide = torch.get_default_dtype() == torch.float64 and not self.group.get("fused")

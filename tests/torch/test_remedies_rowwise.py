@@ -484,7 +484,7 @@ def test_compiled_loops_move_rows_as_torch_does(dtype: torch.dtype) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(row_kernels, "library", library)
             torch.manual_seed(0)
-            table = nn.Embedding(300, 16, dtype=dtype)
+            table = nn.Embedding(300, 19, dtype=dtype)
             optimizer = torch.optim.AdamW(table.parameters(), lr=0.01, weight_decay=0.1)
             rows = rowwise(table, optimizer, small=0)
             taken = rows._tables["weight"]
@@ -497,7 +497,7 @@ def test_compiled_loops_move_rows_as_torch_does(dtype: torch.dtype) -> None:
                 optimizer.step()
             assert (taken._kernels is not None) == (library() is not None)
             ends.append(table.weight.detach().clone())
-    assert torch.allclose(*ends, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
+    assert torch.allclose(*ends, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-14)
 
 
 def test_a_model_with_small_tables_alone_keeps_no_hooks() -> None:

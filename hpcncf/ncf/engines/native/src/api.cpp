@@ -177,11 +177,9 @@ HPCNCF_EXPORT int hpcncf_catch_up_rows(const UserTable* table, const IdleHistory
                  : catch_up_rows<float>(*table, *history, ids, count);
 }
 
-HPCNCF_EXPORT void hpcncf_step_rows(const UserTable* table, const AdamStep* step,
-                                    const int64_t* ids, int64_t count, const void* gradients,
-                                    int doubles) {
-  if (doubles)
-    step_rows<double>(*table, *step, ids, count, gradients);
-  else
-    step_rows<float>(*table, *step, ids, count, gradients);
+HPCNCF_EXPORT int64_t hpcncf_step_gradient(const UserTable* table, const IdleHistory* history,
+                                       const AdamStep* step, const int64_t* ids, int64_t count,
+                                       const void* gradients, int doubles) {
+  return doubles ? step_rows<double>(*table, *history, *step, ids, count, gradients)
+                 : step_rows<float>(*table, *history, *step, ids, count, gradients);
 }

@@ -6,12 +6,15 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace hpcncf {
 
 // The columns of a record of remedies/row_rules.py: IdleSteps.
 enum { LOG_FIRST, LOG_SECOND, LOG_KEPT, CENTRE, SIZE_OF_STEP, EPS_OF_STEP, MOMENTS };
+
+constexpr int64_t ROWS_AHEAD = 8;  // of the one that is worked on, asked for from memory
 
 struct IdleHistory {
   const double* records;
@@ -87,33 +90,53 @@ class CatchUp {
   }
 
   bool never_moved(const T* first, const T* second) const {
-    T sum = 0;
-    for (int64_t j = 0; j < table_.width; ++j) sum += std::abs(first[j]) + second[j];
-    return sum == 0;
+    for (int64_t j = 0; j < table_.width; ++j)
+      if (first[j] != 0 || second[j] != 0) return false;
+    return true;
   }
 
   // 0: the series converges too slowly for one of the row's values.
   int64_t terms_for(const double* record, const T* first, const T* second) const {
-    T least = std::numeric_limits<T>::infinity();
-    for (int64_t j = 0; j < table_.width; ++j)
-      least = std::min(least, first[j] != 0 ? second[j] : std::numeric_limits<T>::infinity());
-    if (!(least < std::numeric_limits<T>::infinity())) return history_.terms[0];
-    const double ratio = std::sqrt(static_cast<double>(least)) / record[CENTRE] + 1;
+    constexpr T none = std::numeric_limits<T>::infinity();
+    constexpr int lanes = 16;  // or the loop would not become one over vectors
+    T least[lanes];
+    std::fill(least, least + lanes, none);
+    const auto lower = [&](T& bound, int64_t j) {
+      const T each = first[j] != 0 ? second[j] : none;
+      bound = each < bound ? each : bound;
+    };
+    int64_t j = 0;
+    for (; j + lanes <= table_.width; j += lanes)
+      for (int lane = 0; lane < lanes; ++lane) lower(least[lane], j + lane);
+    for (; j < table_.width; ++j) lower(least[0], j);
+    const T lowest = *std::min_element(least, least + lanes);
+    if (lowest == none) return history_.terms[0];
+    const double ratio = std::sqrt(static_cast<double>(lowest)) / record[CENTRE] + 1;
     for (const int64_t terms : history_.terms)
       if (converges(record, terms, history_.left_out, ratio)) return terms;
     return 0;
   }
 
   void series(const double* record, int64_t terms, const T* second) {
+    switch (terms) {  // a number known to the compiler: it then takes many values at once
+      case 4: return series_of<4>(record, second);
+      case 8: return series_of<8>(record, second);
+      default: return series_of<12>(record, second);
+    }
+  }
+
+  template <int TERMS>
+  void series_of(const double* record, const T* __restrict second) {
     const T centre = static_cast<T>(record[CENTRE]);
-    T scaled[16];
-    for (int64_t k = 0; k < terms; ++k)
+    T scaled[TERMS];
+    for (int k = 0; k < TERMS; ++k)
       scaled[k] = static_cast<T>(all_kept_ * record[MOMENTS + k] / record[CENTRE]);
+    T* __restrict slope = slope_.data();
     for (int64_t j = 0; j < table_.width; ++j) {
       const T near = centre / (std::sqrt(second[j]) + centre);
-      T total = scaled[terms - 1];
-      for (int64_t k = terms - 2; k >= 0; --k) total = scaled[k] - near * total;
-      slope_[j] = total * near;
+      T total = scaled[TERMS - 1];
+      for (int k = TERMS - 2; k >= 0; --k) total = scaled[k] - near * total;
+      slope[j] = total * near;
     }
   }
 
@@ -150,43 +173,88 @@ class CatchUp {
   std::vector<double> weight_, grown_;  // (beta1 / sqrt(beta2))^k, beta2^(-k/2): constant rates
 };
 
+inline bool all_in(const UserTable& table, const int64_t* ids, int64_t count) {
+  for (int64_t n = 0; n < count; ++n)
+    if (ids[n] < 0 || ids[n] >= table.rows) return false;
+  return true;
+}
+
 // Bring rows up to date. -1: an id is none of the table's.
 template <class T>
 int catch_up_rows(const UserTable& table, const IdleHistory& history, const int64_t* ids,
                   int64_t count) {
-  constexpr int64_t ahead = 8;
-  for (int64_t n = 0; n < count; ++n)
-    if (ids[n] < 0 || ids[n] >= table.rows) return -1;
+  if (!all_in(table, ids, count)) return -1;
   CatchUp<T> caught(table, history);
   for (int64_t n = 0; n < count; ++n) {
-    if (n + ahead < count && table.last[ids[n + ahead]] < history.now)
-      prefetch_row<T>(table, ids[n + ahead]);
+    if (n + ROWS_AHEAD < count && table.last[ids[n + ROWS_AHEAD]] < history.now)
+      prefetch_row<T>(table, ids[n + ROWS_AHEAD]);
     if (table.last[ids[n]] < history.now) caught.row(ids[n]);
   }
   return 0;
 }
 
-// Adam's step of distinct rows.
+// The places of ids by rising id, equal ones in their order.
+inline std::vector<int64_t> ordered(const int64_t* ids, int64_t count, int64_t rows) {
+  constexpr int bits = 11;
+  std::vector<int64_t> order(count), sorted;
+  std::iota(order.begin(), order.end(), 0);
+  if (std::is_sorted(ids, ids + count)) return order;
+  sorted.resize(count);
+  for (int shift = 0; shift < 63 && (rows - 1) >> shift; shift += bits) {
+    const auto digit = [&](int64_t at) { return ids[at] >> shift & ((1 << bits) - 1); };
+    int64_t starts[(1 << bits) + 1] = {};
+    for (const int64_t at : order) ++starts[digit(at) + 1];
+    std::partial_sum(starts, starts + (1 << bits), starts);
+    for (const int64_t at : order) sorted[starts[digit(at)]++] = at;
+    order.swap(sorted);
+  }
+  return order;
+}
+
+// Adam's step of the rows `ids`, whose gradients [count, width] are added where ids are equal: the
+// rows are then current as of the step behind `history`. How many there are; -1: an id is none of
+// the table's.
 template <class T>
-void step_rows(const UserTable& table, const AdamStep& step, const int64_t* ids, int64_t count,
-               const void* gradients) {
+int64_t step_rows(const UserTable& table, const IdleHistory& history, const AdamStep& step,
+                  const int64_t* ids, int64_t count, const void* gradients) {
+  if (!all_in(table, ids, count)) return -1;
   const T rise = static_cast<T>(1 - step.beta1), beta2 = static_cast<T>(step.beta2);
   const T square = static_cast<T>(1 - step.beta2), kept = static_cast<T>(step.kept);
   const T size = static_cast<T>(step.size), eps = static_cast<T>(step.eps);
   const T correction = static_cast<T>(step.root);
-  for (int64_t n = 0; n < count; ++n) {
-    if (n + 8 < count) prefetch_row<T>(table, ids[n + 8]);
-    const T* gradient = static_cast<const T*>(gradients) + n * table.width;
-    T* values = static_cast<T*>(table.values) + ids[n] * table.width;
-    T* first = static_cast<T*>(table.first) + ids[n] * table.width;
-    T* second = static_cast<T*>(table.second) + ids[n] * table.width;
+  CatchUp<T> caught(table, history);
+  std::vector<T> total(table.width);
+  const std::vector<int64_t> order = ordered(ids, count, table.rows);
+  int64_t found = 0;
+  for (int64_t n = 0; n < count; ++found) {
+    const int64_t id = ids[order[n]];
+    const T* gradient = static_cast<const T*>(gradients) + order[n] * table.width;
+    if (n + ROWS_AHEAD < count) {
+      prefetch_row<T>(table, ids[order[n + ROWS_AHEAD]]);
+      const T* later = static_cast<const T*>(gradients) + order[n + ROWS_AHEAD] * table.width;
+      for (int64_t j = 0; j < table.width; j += 64 / sizeof(T)) __builtin_prefetch(later + j);
+    }
+    if (++n < count && ids[order[n]] == id) {
+      std::copy(gradient, gradient + table.width, total.begin());
+      for (; n < count && ids[order[n]] == id; ++n) {
+        const T* more = static_cast<const T*>(gradients) + order[n] * table.width;
+        for (int64_t j = 0; j < table.width; ++j) total[j] += more[j];
+      }
+      gradient = total.data();
+    }
+    if (table.last[id] < history.now) caught.row(id);  // another rank read it
+    T* values = static_cast<T*>(table.values) + id * table.width;
+    T* first = static_cast<T*>(table.first) + id * table.width;
+    T* second = static_cast<T*>(table.second) + id * table.width;
     for (int64_t j = 0; j < table.width; ++j) {
       const T g = gradient[j];
       first[j] += rise * (g - first[j]);
       second[j] = second[j] * beta2 + square * g * g;
       values[j] = values[j] * kept - size * first[j] / (std::sqrt(second[j]) / correction + eps);
     }
+    table.last[id] = history.now + 1;
   }
+  return found;
 }
 
 }  // namespace hpcncf
