@@ -166,6 +166,24 @@ def trained(make: Any, steps: int, dtype: torch.dtype = torch.float32) -> tuple[
     return program.model, statistics.mean(found)
 
 
+def compare_results(
+    steps: int,
+) -> tuple[dict[torch.dtype, tuple[float, float]], dict[str, float]]:
+    """Of each type, the largest difference of `rowwise` from dense Adam and the farthest move; and
+    losses."""
+    apart = {}
+    for dtype in (torch.float32, torch.float64):
+        dense, loss = trained(fused, steps, dtype)
+        rows, loss_by_rows = trained(by_rows, steps, dtype)
+        if dtype == torch.float32:  # fused and Adam differ in speed alone
+            losses = {"Adam": loss, "Adam, fused": loss, "Adam, `rowwise`": loss_by_rows}
+        begun = Program("", fused, 1, dtype=dtype).start().model
+        apart[dtype] = difference(dense, rows), difference(dense, begun)
+        del dense, rows, begun
+    _, losses["SparseAdam, another algorithm"] = trained(sparse_adam, steps)
+    return apart, losses
+
+
 def print_speeds(programs: list[Program], losses: dict[str, float] | None = None) -> None:
     stock = statistics.median(programs[0].steps_ms)
     print("| optimizer | CPU ms per step | × | range of × |" + (" loss |" if losses else ""))
@@ -301,7 +319,10 @@ def forum_goals(folder: str, rounds: int) -> list[Goal]:
     try:
         code = str(cloned(FORUM, (), Path(folder) / "forum"))
     except subprocess.CalledProcessError as error:
-        raise FileNotFoundError(f"the forum user's code: {error}") from None
+        raise FileNotFoundError(
+            f"the forum user's code, {FORUM}: {error}. A folder with a clone of it as "
+            f"{FORUM.partition('@')[0].replace('/', '+')}, named by HPCNCF_PROGRAMS, will do"
+        ) from None
 
     def words(data: Path, way: str, steps: int, epochs: int = 1, seed: int = 0) -> list[str]:
         script = [sys.executable, str(HERE / "peers/train_forum.py"), code, str(data), way]
@@ -337,13 +358,13 @@ def forum_goals(folder: str, rounds: int) -> list[Goal]:
     order = np.random.default_rng(0).permutation(len(data.train_users))
     ids = [data.train_users, data.train_items, np.ones(len(order))]
     rows = np.column_stack([*ids, unpack_context(data.train_rows)])[order]
-    told = data.manifest
+    manifest = data.manifest
     test = {
         "users": data.test_users.astype(np.int64),
         "candidates": np.column_stack([data.test_items, data.test_negatives]).astype(np.int64),
         "context": np.asarray(data.test_context, np.float32),
     }
-    sizes = (told.users, told.items, rows.shape[1] - 3)
+    sizes = (manifest.users, manifest.items, rows.shape[1] - 3)
     small = forum_data(Path(folder) / "frappe", sizes, rows, test)
     found = {
         way: [
@@ -376,6 +397,7 @@ def main() -> None:
 
 
 def compare(steps: int, rounds: int) -> None:
+    apart, losses = compare_results(steps)  # not timed: on all cores
     os.sched_setaffinity(0, {max(usable_cpus())})
     torch.set_num_threads(1)
     named: list[tuple[str, Any, int]] = [
@@ -388,19 +410,7 @@ def compare(steps: int, rounds: int) -> None:
     print(f"medians of {rounds} rounds. Loss: after {steps} steps, of 20 other batches.\n")
     programs = [Program(*each) for each in named]
     compare_speeds(programs, rounds)
-    apart, losses = {}, {}
-    for dtype in (torch.float32, torch.float64):
-        dense, losses["Adam, fused"] = trained(fused, steps, dtype)
-        rows, losses["Adam, `rowwise`"] = trained(by_rows, steps, dtype)
-        apart[dtype] = (
-            difference(dense, rows),
-            difference(dense, Program("", fused, 1, dtype=dtype).start().model),
-        )
-        del dense, rows
-        if dtype == torch.float32:
-            _, losses["SparseAdam, another algorithm"] = trained(sparse_adam, steps)
-            losses["Adam"] = losses["Adam, fused"]  # they differ in speed alone
-            print_speeds(programs, losses)
+    print_speeds(programs, losses)
     print(f"\nLargest difference of a parameter to dense Adam's after {steps} steps:\n")
     print("| type | difference | farthest move of a parameter |\n|---|---:|---:|")
     for dtype, (difference_, moved) in apart.items():

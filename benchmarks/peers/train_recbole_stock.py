@@ -3,6 +3,7 @@ STEPS`. Prints the CPU milliseconds of a step."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from itertools import islice
@@ -39,6 +40,7 @@ class Timed:
 
 def main():
     name, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    os.chdir(folder)  # RecBole writes logs where it stands
     torch.set_num_threads(1)
     settings = {
         "data_path": folder,
