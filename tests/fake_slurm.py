@@ -189,7 +189,9 @@ class Commands:
                 text = text.replace(theirs, ours)
             return text
         if "config" in words:
-            return f"MaxArraySize            = {self.known['max_array_size']}\nKillWait = 30 sec\n"
+            enforced = "associations,limits,qos" if self.known["accounting"] else "none"
+            largest = self.known["max_array_size"]
+            return f"AccountingStorageEnforce = {enforced}\nMaxArraySize = {largest}\n"
         if "job" in words:
             raise Refused("slurm_load_jobs error: Invalid job id specified\n")
         return "No reservations in the system\n"
