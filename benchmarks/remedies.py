@@ -1,60 +1,357 @@
-"""jobs/remedies.yaml, run as a user runs it: its report's table of what each remedy did.
+"""jobs/remedies.yaml's remedies, each in alternation with the configuration that it is added to.
 
-With two epochs and two repeats, to take about a quarter of an hour on two cores. On Frappe where
-HPCNCF_DATA names the folder of its zip, else on made data of its shape.
+The two train at the same time, in processes of their own, and take turns of a third of a second: a
+slow machine slows both. A row's turns end when the gain's 95 % interval is within 5 % of it.
+Start-up is outside of the turns. Rows of another arithmetic are then trained for two epochs. On
+Frappe if HPCNCF_DATA names the folder of its zip, else on made data of its shape. A word on the
+command line chooses the remedies that have it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log, sqrt
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Final
+from statistics import fmean, stdev
+from typing import Any, Final
+from uuid import uuid4
 
-from benchmarks import results
-from benchmarks.verbs import VerbFailed, Verbs, end_in_order
-from hpcncf.collect.collect import Collected, collect
-from hpcncf.paths import ResultPaths
-from hpcncf_analysis import remedies
-from hpcncf_analysis.configurations import group_configurations
+import psutil
+import torch.distributed as dist
+
+from benchmarks.training import frappe_or_made, in_processes, trainer
+from benchmarks.verbs import end_in_order
+from hpcncf.job.load import build_plan, load_job
+from hpcncf.job.plan import Run
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.distributed import pin_rank
+from hpcncf.worker.environment import Place
+from hpcncf_analysis.formatting import format_duration, format_ratio, format_score
+from hpcncf_analysis.remedies import format_changes
 
 JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
-SHORTER: Final = ("-s", "training.epochs=2", "-s", "repeats=2")
-LIMIT_S: Final = 3600.0
+CHUNK: Final = 8
+"""A turn ends after a multiple of so many steps, on every rank."""
+TURN_S: Final = 0.3
+FEWEST, MOST = 4, 14
+"""Pairs of turns of a row."""
+SETTLED: Final = 0.05
+START_S: Final = 180.0
+EPOCHS: Final = 2
+# Student's t of 95 % for 3 to 13 degrees of freedom.
+STUDENT: Final = (3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16)
+
+FORKED: Final = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native.engine"])
+SPAWNED: Final = multiprocessing.get_context("spawn")
 
 
-def ran(folder: Path) -> Collected:
-    """The job's results. Raises VerbFailed."""
-    verbs, data = Verbs(folder, LIMIT_S), folder / "data"
-    source = os.environ.get("HPCNCF_DATA")
-    real = ["frappe", "--source", str(Path(source).resolve())] if source else []
-    verbs("data", "prepare", *(real or ["synthetic", "--like", "frappe"]), "-o", str(data))
-    job = folder / "remedies.yaml"
-    job.write_text(JOB.read_text().replace("../data/frappe", str(data)))
-    to = ("--cluster", "local", "--wait", "--results", str(folder / "results"))
-    verbs("submit", str(job), *SHORTER, *to)
-    return collect(ResultPaths(folder / "results"))
+def train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> None:
+    """One rank's process: `turns` receives the steps after which to pause, and sends steps,
+    instances and time of the pause; first, warnings about settings without effect."""
+    try:
+        _train(run, data, rank, store, turns)
+    except BaseException:
+        turns.send(traceback.format_exc())
+
+
+def _train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> None:
+    assert run.training is not None
+    ranks, each = run.resources.tasks_per_node, run.resources.cpus_per_task
+    os.sched_setaffinity(0, sorted(usable_cpus())[rank * each : (rank + 1) * each])
+    place = Place(rank, rank, ranks, ranks)
+    if ranks > 1:
+        os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    if run.training.pin != "none":
+        pin_rank(run.training.pin, each, place)
+    endless = {"epochs": 10_000, "evaluation": "none", "checkpoint_every": 0, "log_every": CHUNK}
+    settings = run.training.model_dump(mode="json") | endless
+    if run.training.threads == "auto":
+        settings["threads"] = each
+    training = trainer(load_prepared(data), data, settings, place=place)
+    turns.send((training.warnings, training.schedule.steps))
+    until = turns.recv()
+
+    def pause() -> None:
+        nonlocal until
+        if training.steps_done >= until:
+            turns.send((training.steps_done, training.instances, time.perf_counter()))
+            until = turns.recv()
+
+    training.after_step = pause
+    training.train()
+
+
+class Configuration:
+    """The ranks of a run that trains when it is asked to."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self._steps, self._pace = run, 0, 0.0
+        self._ends: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+
+    def start(self, data: Path, folder: str) -> None:
+        assert self.run.training is not None
+        policy = self.run.training.omp_wait_policy
+        context = FORKED if policy == "default" else SPAWNED
+        store = str(Path(folder, uuid4().hex))
+        began = time.perf_counter()
+        if policy != "default":  # read when torch is loaded
+            os.environ["OMP_WAIT_POLICY"] = policy
+        for rank in range(self.run.resources.tasks_per_node):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=train, args=(self.run, data, rank, store, theirs))
+            process.start()
+            self._ends.append(ours)
+            self._processes.append(process)
+        os.environ.pop("OMP_WAIT_POLICY", None)
+        found = [self._answer(end) for end in self._ends]
+        self.warnings: list[str] = found[0][0]
+        self.steps_per_epoch: int = found[0][1]
+        began_steps = self._to(2 * CHUNK)[1]
+        self.startup_s = time.perf_counter() - began
+        ended = self._to(4 * CHUNK)[1]
+        self._pace = 2 * CHUNK / (ended - began_steps)
+        self._signal(signal.SIGSTOP)
+
+    def _answer(self, end: Connection) -> Any:
+        if not end.poll(START_S):
+            raise RuntimeError(f"{self.run.varied}: not over in {START_S:.0f} s")
+        answer = end.recv()
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
+
+    def _to(self, steps: int) -> tuple[int, float]:
+        """Train up to the step; the instances of all ranks so far, and the time."""
+        for end in self._ends:
+            end.send(steps)
+        found = [self._answer(end) for end in self._ends]
+        self._steps = found[0][0]
+        return sum(each[1] for each in found), max(each[2] for each in found)
+
+    def turn(self, whole_epochs: bool) -> float:
+        """Instances a second of a turn. What others' workers made in the pause is used up first."""
+        self._signal(signal.SIGCONT)
+        if whole_epochs:
+            lead, steps = 0, self.steps_per_epoch
+        else:
+            lead = 2 * CHUNK
+            steps = CHUNK * max(1, round(TURN_S * self._pace / CHUNK))
+        before, began = self._to(self._steps + lead)
+        after, ended = self._to(self._steps + steps)
+        self._pace = steps / (ended - began)
+        self._signal(signal.SIGSTOP)
+        return (after - before) / (ended - began)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            assert process.pid is not None
+            for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.send_signal(number)
+
+    def close(self) -> None:
+        for process in self._processes:
+            assert process.pid is not None
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in psutil.Process(process.pid).children(True):
+                    each.kill()
+            process.kill()
+            process.join()
+
+
+@dataclass
+class Row:
+    """A remedy, and the configuration that lacks it."""
+
+    one: Run
+    on: Run
+    changed: Mapping[str, Any]
+    before: Mapping[str, Any]
+    logs: list[float] = field(default_factory=list)
+    """Logarithms of the gains of pairs of turns."""
+    startup_s: float = 0.0
+    saved_s: float = 0.0
+    """Of a step."""
+    sentence: str = ""
+    """Why it was not measured."""
+
+    @property
+    def width(self) -> float:
+        """Half of the interval of 95 %, as a share of the gain."""
+        error = stdev(self.logs) / sqrt(len(self.logs))
+        return exp(STUDENT[min(len(self.logs) - 4, len(STUDENT) - 1)] * error) - 1
+
+    @property
+    def gain(self) -> float:
+        return exp(fmean(self.logs))
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """Each run but the baseline, on the one that has the most of its changes and no other."""
+    base = next(run for run in runs if run.baseline)
+    apart = {
+        run.id: {key: value for key, value in run.varied.items() if value != base.varied.get(key)}
+        for run in runs
+    }
+    found = []
+    for run in runs:
+        if run is not base:
+            mine = apart[run.id]
+            below = [each for each in runs if apart[each.id].items() < mine.items()]
+            on = max(below, key=lambda each: len(apart[each.id]))
+            changed = {key: mine[key] for key in mine if run.varied[key] != on.varied.get(key)}
+            found.append(Row(run, on, changed, apart[on.id]))
+    order = [run.id for run in runs]
+    return sorted(found, key=lambda row: (len(row.before), order.index(row.on.id)))
+
+
+def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
+    """Rows of one reference follow each other, so that it starts once."""
+    with contextlib.ExitStack() as kept:
+        reference: Configuration | None = None
+        for row in rows:
+            began = time.monotonic()
+            if reference is None or reference.run is not row.on:
+                kept.close()
+                reference = kept.enter_context(contextlib.closing(Configuration(row.on)))
+                reference.start(data, folder)
+            with contextlib.closing(Configuration(row.one)) as one:
+                try:
+                    one.start(data, folder)
+                    _alternate(row, one, reference)
+                except RuntimeError as error:
+                    row.sentence = f"failed: {str(error).strip().splitlines()[-1]}"
+            width = f"{row.gain:.2f} to within {row.width:.1%}" if row.logs else row.sentence
+            took = time.monotonic() - began
+            print(
+                f"{format_changes(row.changed)}: {width}, {took:.0f} s", file=sys.stderr, flush=True
+            )
+
+
+def _alternate(row: Row, one: Configuration, on: Configuration) -> None:
+    idle = [each for each in one.warnings if "no effect" in each]
+    if any(key in warning for key in row.changed for warning in idle):
+        row.sentence = "; ".join(idle)
+        return
+    whole = "training.persistent_workers" in row.changed
+    for number in range(MOST):
+        first, second = (one, on) if number % 2 else (on, one)
+        speeds = {first: first.turn(whole), second: second.turn(whole)}
+        row.logs.append(log(speeds[one] / speeds[on]))
+        if len(row.logs) >= FEWEST and row.width <= SETTLED:
+            break
+    assert one.run.training is not None
+    instances = one.run.training.batch_over_ranks(1) * (1 + one.run.training.negatives)
+    row.startup_s = one.startup_s - on.startup_s
+    row.saved_s = instances / speeds[on] - instances / speeds[one]
+
+
+def quality(settings: Mapping[str, Any], folder: Path) -> float | None:
+    """HR@10 after two epochs of one rank, in a process of a pool."""
+    training = trainer(load_prepared(folder), folder, dict(settings) | {"epochs": EPOCHS})
+    training.train()
+    return training.record().epochs[-1].hr10
+
+
+def arithmetic(run: Run) -> dict[str, Any]:
+    """The settings of the run's training that its model depends on; local SGD's is not measured."""
+    assert run.training is not None
+    kept = {"negatives", "seed", "lr", "global_batch_size", "lr_scale", "optimizer", "engine"}
+    kept |= {"precision", "compile", "accumulate", "sparse"}
+    settings = run.training.model_dump(mode="json", include=kept)
+    adam = run.training.adam if settings["engine"] == "reference" else "default"
+    return settings | {"adam": adam}
+
+
+def qualities(runs: Sequence[Run], data: Path) -> dict[str, float | None]:
+    """By run id, those that share their arithmetic trained once."""
+    wanted: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        assert run.training is not None
+        if run.training.sync != "local_sgd":
+            wanted[repr(arithmetic(run))] = arithmetic(run)
+    found = dict(
+        zip(wanted, in_processes(quality, [(each, data) for each in wanted.values()]), strict=True)
+    )
+    return {run.id: found.get(repr(arithmetic(run))) for run in runs}
+
+
+def describe(row: Row) -> list[str]:
+    """The gain, its interval, and the verdict."""
+    if row.sentence:
+        return ["", "", row.sentence]
+    low, high = row.gain / (1 + row.width), row.gain * (1 + row.width)
+    verdict = f"loses: {format_ratio(row.gain)} of the speed"
+    if row.width > SETTLED:
+        verdict = "not settled"
+    elif low <= 1 + SETTLED and high >= 1 - SETTLED:
+        verdict = "does nothing here"
+    elif row.gain > 1:
+        verdict = f"gains {format_ratio(row.gain)}"
+    parts = [verdict, *_describe_cores(row)]
+    if row.changed.get("training.compile", "none") != "none":
+        steps = f"pays after {row.startup_s / row.saved_s:,.0f} steps" if row.saved_s > 0 else ""
+        longer = format_duration(max(row.startup_s, 0.0))
+        parts.append(f"adds {longer} to the start-up and {steps or 'never pays'}")
+    return [format_ratio(row.gain), f"{low:.2f} to {high:.2f}", ", ".join(parts)]
+
+
+def _describe_cores(row: Row) -> list[str]:
+    more = row.one.resources.cores - row.on.resources.cores
+    return [f"for {more} core{'s' * (more > 1)} more"] if more > 0 else []
+
+
+def table(rows: Sequence[Row], scores: Mapping[str, float | None]) -> Iterator[str]:
+    yield "| remedy | on top of | gain | 95 % | HR@10 | what it does |"
+    yield "|---|---|---:|---|---:|---|"
+    for row in rows:
+        gain, interval, verdict = describe(row)
+        before = format_changes(row.before) or "the baseline"
+        score = "" if row.sentence else format_score(scores[row.one.id])
+        cells = (format_changes(row.changed), before, gain, interval, score, verdict)
+        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> int:
     end_in_order()
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        try:
-            found = ran(Path(temporary))
-        except VerbFailed as error:
-            print(f"remedies: {error}", file=sys.stderr)
-            return 1
-    effects = remedies.measure_effects(group_configurations(found.runs))
-    table = remedies.remedies_table(effects)
-    if table is None:
-        print(f"remedies: nothing measured: {found.counts()}", file=sys.stderr)
-        return 1
+        data = Path(temporary) / "data"
+        title = frappe_or_made(data).manifest.title
+        overrides = ["repeats=1", f"data.path={data}"]
+        runs = build_plan(load_job(JOB, overrides), JOB, overrides).runs
+        rows = [
+            row
+            for row in rows_of(runs)
+            if all(word in format_changes(row.changed) for word in sys.argv[1:])
+        ]
+        measure(rows, data, temporary)
+        scores = qualities([row.one for row in rows], data)
+    measured = [row for row in rows if row.logs]
+    settled = sum(row.width <= SETTLED for row in measured)
+    minutes = (time.monotonic() - began) / 60
     print(
-        f"{found.runs[0]['data_title']}. 2 epochs, 2 repeats. "
-        f"{remedies.describe_baseline(effects)}\n"
+        f"{title}. {len(rows)} remedies; {len(rows) - len(measured)} cannot act here. {settled} of "
+        f"the other {len(measured)} are settled to within {SETTLED:.0%}, in {minutes:.0f} minutes. "
+        "Each alternates with the configuration that has all of its changes but the last, in turns "
+        f"of {TURN_S} s; HR@10 after {EPOCHS} epochs, equal if only the speed changes.\n"
     )
-    print(*results.table(table.columns, table.rows), sep="\n")
+    print("\n".join(table(rows, scores)))
     return 0
 
 

@@ -257,7 +257,7 @@ def test_chance_separates_so_many_repeats_so_seldom(one: int, other: int, odds: 
         (FAST[:2], SLOW[:2], "likely"),
         (FAST[:1], SLOW, "one run"),
         (FAST, SLOW[:1], "one run"),
-        ([10.0, 11.0, 25.0], SLOW, "open"),
+        ([10.0, 11.0, 25.0], SLOW, "not settled"),
     ],
 )
 def test_repeats_earn_the_word(quick: list[float], slow: list[float], level: str) -> None:
@@ -266,9 +266,9 @@ def test_repeats_earn_the_word(quick: list[float], slow: list[float], level: str
 
 def test_what_compares_badly_stays_open() -> None:
     slow = repeated("slow", SLOW)
-    assert confidence(repeated("quick", FAST, cpu_model="Other"), slow).level == "open"
+    assert confidence(repeated("quick", FAST, cpu_model="Other"), slow).level == "not settled"
     disturbed = repeated("slow", SLOW, others_cores=0.5)
-    assert confidence(repeated("quick", FAST, others_cores=0.5), disturbed).level == "open"
+    assert confidence(repeated("quick", FAST, others_cores=0.5), disturbed).level == "not settled"
     assert confidence(repeated("quick", FAST)).level == "alone"
     assert confidence(repeated("quick", FAST, epoch_extrapolated=True), slow).level == "likely"
 

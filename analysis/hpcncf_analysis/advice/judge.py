@@ -402,7 +402,7 @@ def _may_be_better(row: Judged, table: Judgement) -> bool:
     return row.standing == "too short" and not hopeless
 
 
-ConfidenceLevel = Literal["settled", "likely", "open", "one run", "alone", "not run"]
+ConfidenceLevel = Literal["settled", "likely", "not settled", "one run", "alone", "not run"]
 
 
 @dataclass(frozen=True)
@@ -429,10 +429,10 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
     models = distinct_cpu_models(compared)
     if len(models) > 1:
         text = f"it and {rival.label} ran on different CPU models ({'; '.join(models)})"
-        return Confidence("open", f"Open: {text}.")
+        return Confidence("not settled", f"Not settled: {text}.")
     if mostly_disturbed(compared):
         text = f"other processes disturbed most runs of it and of {rival.label}"
-        return Confidence("open", f"Open: {text}.")
+        return Confidence("not settled", f"Not settled: {text}.")
     if min(repeats) < 2:
         text = f"it and {rival.label} need more than one run each (repeats: 3 in the job file)"
         return Confidence("one run", f"Not repeated: {text}.")
@@ -448,8 +448,8 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
     interval = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
     if ratio.overlaps:
         again = 3 if min(repeats) < 3 else 2 * min(repeats)
-        text = f"its repeats and those of {rival.label} overlap in {what}"
-        return Confidence("open", f"Open: {text} ({interval}); repeats: {again} would settle it.")
+        text = f"its repeats and those of {rival.label} overlap in {what} ({interval})"
+        return Confidence("not settled", f"Not settled: {text}; repeats: {again} would settle it.")
     odds = 1 / separation_by_chance(*repeats)
     text = (
         f"its repeats do not overlap those of {rival.label} in {what} ({interval}); chance alone "
