@@ -175,6 +175,7 @@ class RowTable:
             return
         with plainly():
             self._begin()
+        ids: torch.Tensor | None
         if self._kernels is not None and slot.is_sparse and scale is None:
             ids, gradient = slot._indices()[0], slot._values()  # it adds rows of equal ids itself
         else:
