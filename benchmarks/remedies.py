@@ -48,6 +48,7 @@ TURN_S: Final = 0.3
 FEWEST, MOST = 4, 14
 """Pairs of turns of a row."""
 SETTLED: Final = 0.05
+SCORES_DIFFER: Final = 0.01
 START_S: Final = 180.0
 EPOCHS: Final = 2
 # Student's t of 95 % for 3 to 13 degrees of freedom.
@@ -189,6 +190,7 @@ class Row:
     """Of a step."""
     sentence: str = ""
     """Why it was not measured."""
+    failed: bool = False
 
     @property
     def width(self) -> float:
@@ -226,17 +228,20 @@ def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
         reference: Configuration | None = None
         for row in rows:
             began = time.monotonic()
-            if reference is None or reference.run is not row.on:
-                kept.close()
-                reference = kept.enter_context(contextlib.closing(Configuration(row.on)))
-                reference.start(data, folder)
             with contextlib.closing(Configuration(row.one)) as one:
                 try:
+                    if reference is None or reference.run is not row.on:
+                        kept.close()
+                        reference = kept.enter_context(contextlib.closing(Configuration(row.on)))
+                        reference.start(data, folder)
                     one.start(data, folder)
                     _alternate(row, one, reference)
-                except RuntimeError as error:
-                    row.sentence = f"failed: {str(error).strip().splitlines()[-1]}"
-            width = f"{row.gain:.2f} to within {row.width:.1%}" if row.logs else row.sentence
+                except (RuntimeError, EOFError) as error:  # the latter: a rank was killed
+                    row.logs, row.failed = [], True
+                    row.sentence = f"failed: {(str(error).strip() or 'killed').splitlines()[-1]}"
+                    kept.close()
+                    reference = None
+            width = row.sentence or f"{row.gain:.2f} to within {row.width:.1%}"
             took = time.monotonic() - began
             print(
                 f"{format_changes(row.changed)}: {width}, {took:.0f} s", file=sys.stderr, flush=True
@@ -299,7 +304,7 @@ def describe(row: Row) -> list[str]:
     verdict = f"loses: {format_ratio(row.gain)} of the speed"
     if row.width > SETTLED:
         verdict = "not settled"
-    elif low <= 1 + SETTLED and high >= 1 - SETTLED:
+    elif low <= 1 <= high or abs(row.gain - 1) <= SETTLED:
         verdict = "does nothing here"
     elif row.gain > 1:
         verdict = f"gains {format_ratio(row.gain)}"
@@ -321,8 +326,11 @@ def table(rows: Sequence[Row], scores: Mapping[str, float | None]) -> Iterator[s
     yield "|---|---|---:|---|---:|---|"
     for row in rows:
         gain, interval, verdict = describe(row)
+        ours, theirs = scores[row.one.id], scores[row.on.id]
+        if ours and theirs and not row.sentence and abs(ours - theirs) > SCORES_DIFFER:
+            verdict += f"; HR@10 was {format_score(theirs)} without it"
         before = format_changes(row.before) or "the baseline"
-        score = "" if row.sentence else format_score(scores[row.one.id])
+        score = "" if row.sentence else format_score(ours)
         cells = (format_changes(row.changed), before, gain, interval, score, verdict)
         yield f"| {' | '.join(cells)} |"
 
@@ -341,13 +349,15 @@ def main() -> int:
             if all(word in format_changes(row.changed) for word in sys.argv[1:])
         ]
         measure(rows, data, temporary)
-        scores = qualities([row.one for row in rows], data)
-    measured = [row for row in rows if row.logs]
-    settled = sum(row.width <= SETTLED for row in measured)
+        scores = qualities([run for row in rows for run in (row.one, row.on)], data)
+    idle = sum(bool(row.sentence) and not row.failed for row in rows)
+    failed = sum(row.failed for row in rows)
+    settled = sum(row.width <= SETTLED for row in rows if row.logs)
     minutes = (time.monotonic() - began) / 60
     print(
-        f"{title}. {len(rows)} remedies; {len(rows) - len(measured)} cannot act here. {settled} of "
-        f"the other {len(measured)} are settled to within {SETTLED:.0%}, in {minutes:.0f} minutes. "
+        f"{title}. {len(rows)} remedies; {idle} cannot act here, {failed} failed. {settled} of the "
+        f"other {len(rows) - idle - failed} are settled to within {SETTLED:.0%}, in {minutes:.0f} "
+        "minutes. "
         "Each alternates with the configuration that has all of its changes but the last, in turns "
         f"of {TURN_S} s; HR@10 after {EPOCHS} epochs, equal if only the speed changes.\n"
     )
