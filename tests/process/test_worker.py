@@ -422,3 +422,15 @@ def test_a_folder_where_the_checkpoint_should_be_does_not_fail_a_run(job: Path) 
     record = rank_of(run)
     assert record.outcome == "completed"
     assert any("checkpoint.pt: not used" in warning for warning in record.warnings)
+
+
+def test_ctrl_c_while_a_rank_starts_leaves_no_traceback(job: Path) -> None:
+    """The command line is read before torch is: the signal comes among the imports."""
+    early = "import os, signal, sys\nclass Early:\n    def find_spec(self, name, *_):\n"
+    early += "        name == 'hpcncf.worker.recorder' and os.kill(os.getpid(), signal.SIGINT)\n"
+    early += "sys.meta_path.insert(0, Early())\nimport runpy\n"
+    early += "runpy.run_module('hpcncf.worker', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", early, str(job)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

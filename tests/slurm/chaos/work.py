@@ -145,9 +145,11 @@ def until(user: User, seconds: float, seen: Callable[[list[str]], bool]) -> list
 
 
 def retries(user: User) -> None:
+    """Retry what failed; runs that a fault cancelled are submitted again."""
     for results in sorted(user.folder.glob("results/*/plan.json")):
-        done = user.attempt("retry", results.parent, "--cluster", "slurm")
-        assert done.returncode in (0, 3), f"{done.stdout}{done.stderr}"
+        for command in (["retry", results.parent], ["submit", f"{results.parent.name}.yaml"]):
+            done = user.attempt(*command, "--cluster", "slurm")
+            assert done.returncode in (0, 3), f"{done.stdout}{done.stderr}"
 
 
 def state(user: User) -> str:
