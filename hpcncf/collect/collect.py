@@ -367,7 +367,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
     plan = read_plan(paths)
     known, problems = Datasets(), list[str]()
     found = Collected(plan.job, [], [], [], [], [], _foreign_folders(paths, plan), problems)
-    states = status.states(paths, plan, kind=RankRecord)
+    states = status.states(paths, plan)
     attempts = {state.run.id: _attempts(paths, state) for state in states}
     claims = [attempt.claim for each in attempts.values() for attempt in each]
     jobs = [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]

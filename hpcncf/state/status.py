@@ -13,7 +13,7 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import checkout
-from hpcncf.records.schema import Progress, RankEnd
+from hpcncf.records.schema import Progress, RankEnd, RankRecord
 from hpcncf.records.submissions import State, Submission, Submitted, SubmittedJob, read_submissions
 from hpcncf.slurm.query import job_states
 from hpcncf.slurm.states import JobState
@@ -68,12 +68,13 @@ Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
 
 
 def states(
-    paths: ResultPaths, plan: Plan, ask: Ask = job_states, kind: type[RankEnd] = RankEnd
+    paths: ResultPaths, plan: Plan, ask: Ask = job_states, kind: type[RankEnd] = RankRecord
 ) -> list[RunState]:
     """Every run of the plan, retired ones included, in the plan's order.
 
-    `ask` asks Slurm. `kind`: RankRecord reads the ranks' whole records. What concerns no single
-    run (a broken submission file, Slurm's silence) stands in the problems of the first.
+    `ask` asks Slurm. `kind`: RankEnd reads no more of the ranks' records than states need. What
+    concerns no single run (a broken submission file, Slurm's silence) stands in the problems of
+    the first.
     """
     submitted = read_submissions(paths)
     attempts = {run.id: last_attempt(paths.run(run.id), kind) for run in plan.runs}

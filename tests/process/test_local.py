@@ -19,7 +19,7 @@ from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
-from hpcncf.records.schema import Claim, RankRecord, read_record
+from hpcncf.records.schema import Claim, read_record
 from hpcncf.records.submissions import read_submissions
 from hpcncf.state import status
 from hpcncf.state.status import RunState
@@ -78,7 +78,7 @@ def hpcncf(here: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 def states(here: Path) -> list[RunState]:
     paths = ResultPaths(here / "results/tiny")
-    return status.states(paths, read_plan(paths), kind=RankRecord)
+    return status.states(paths, read_plan(paths))
 
 
 def trains(here: Path, ranks: int = 1) -> bool:
