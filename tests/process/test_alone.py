@@ -51,9 +51,13 @@ def test_who_waits_to_be_alone_lets_nobody_in_before(tmp_path: Path) -> None:
 def servers() -> list[psutil.Process]:
     """What multiprocessing keeps beside a worker whose tests had ranks."""
     forkserver.ensure_running()
-    return [
-        each for each in psutil.Process().children() if "multiprocessing" in str(each.cmdline())
-    ]
+    assert within(60, lambda: len(_servers()) == 2), "one that was just forked has no name yet"
+    return _servers()
+
+
+def _servers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [each for each in children if "multiprocessing" in str(each.cmdline())]
 
 
 @pytest.mark.alone
