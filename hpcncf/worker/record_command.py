@@ -19,7 +19,7 @@ from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
-from hpcncf.probe.launch import observed
+from hpcncf.probe.launch import observed, unobservable
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.host import describe_host
@@ -94,7 +94,12 @@ class Started:
         reported: Reported | None = None,
         problems: Sequence[str] = (),
     ) -> RankRecord:
-        profiles, unread = take_profiles(self.attempt.probe(self.place.rank))
+        folder, program = self.attempt.probe(self.place.rank), self.run.workload
+        is_probed = folder.exists()
+        profiles, unread = take_profiles(folder)
+        if is_probed and not profiles and isinstance(program, Program):
+            deaf = unobservable(program.templates)
+            unread = [*unread, *([deaf] if deaf else [])]
         return build_record(
             self.run,
             self.place,

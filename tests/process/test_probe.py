@@ -270,6 +270,17 @@ def test_a_results_folder_that_cannot_be_written_does_not_cost_the_run(tmp_path:
     assert str(record.parents[3]) in done.stderr
 
 
+@pytest.mark.parametrize(("options", "is_noticed"), [(["-I"], True), ([], False)])
+def test_a_python_that_does_not_load_the_probe_is_named(
+    options: list[str], is_noticed: bool, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "hpcncf", "run", "--results", str(tmp_path), "--quiet", "--"]
+    subprocess.run([*words, sys.executable, *options, "-c", "1"], check=True, timeout=60)
+    (record,) = tmp_path.glob("runs/*/attempt-1/rank-0.json")
+    warnings = json.loads(record.read_text())["warnings"]
+    assert any("does not load the probe" in each for each in warnings) is is_noticed
+
+
 def test_a_closed_standard_output_gets_nothing_of_the_probe(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
