@@ -752,7 +752,11 @@ def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
             raise RecordError(f"{path}: expected a regular file, came a pipe or a device")
         if found.st_size > most_bytes:
             raise RecordError(f"{path}: larger than {most_bytes:,} bytes: not read")
-        return os.read(descriptor, found.st_size)
+        content = os.read(descriptor, found.st_size)
+        # A file server may give less at once.
+        while more := os.read(descriptor, found.st_size - len(content)):
+            content += more
+        return content
     finally:
         os.close(descriptor)
 
