@@ -187,11 +187,11 @@ def software() -> Section:
 
 
 def _gpus() -> str:
-    from hpcncf.monitor.gpu import NotTold, opened
+    from hpcncf.monitor.gpu import GpusUnavailable, opened
 
     try:
         return f"yes, by NVML: {', '.join(one.name for one in opened().identities)}"
-    except NotTold as reason:
+    except GpusUnavailable as reason:
         return f"no: {reason}"
 
 

@@ -181,7 +181,7 @@ MIB: Final = 2**20
 DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 
-class NotTold(HpcncfError):
+class GpusUnavailable(HpcncfError):
     """Why nothing is known of GPUs here."""
 
 
@@ -189,25 +189,25 @@ def open_gpus() -> Gpus | None:
     """The GPUs here; None if `opened` finds none."""
     try:
         return opened()
-    except NotTold:
+    except GpusUnavailable:
         return None
 
 
 def opened() -> Gpus:
-    """Raises NotTold where there is no driver or no GPU, or nvidia-ml-py is not installed."""
+    """Raises GpusUnavailable without a driver, a GPU, or nvidia-ml-py."""
     if not any(device.exists() for device in DRIVERS):  # its import takes a while
-        raise NotTold("no NVIDIA driver is loaded")
+        raise GpusUnavailable("no NVIDIA driver is loaded")
     try:
         import pynvml
     except ImportError:
-        raise NotTold("nvidia-ml-py is not installed: pip install 'hpcncf[gpu]'") from None
+        raise GpusUnavailable("nvidia-ml-py is not installed: pip install 'hpcncf[gpu]'") from None
     try:
         pynvml.nvmlInit()
         gpus = Gpus(pynvml, pynvml.nvmlDeviceGetCount(), sees_pids())
     except pynvml.NVMLError as error:
-        raise NotTold(f"no driver answers: {error}") from None
+        raise GpusUnavailable(f"no driver answers: {error}") from None
     if not gpus.identities:
-        raise NotTold("no GPU")
+        raise GpusUnavailable("no GPU")
     return gpus
 
 

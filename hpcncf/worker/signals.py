@@ -47,8 +47,8 @@ def _in_slurm(env: Mapping[str, str]) -> bool:
 def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> Decision:
     """`allowed`: how often the job may be put back in all.
 
-    Slurm sends SIGTERM to a job that is cancelled, which is to end. Unless it is set
-    to send the job's own signal, also to one that is preempted: that one is put back.
+    Slurm sends SIGTERM to a cancelled job, which has to end. A preempted job gets the same signal,
+    or its own if Slurm is set to send that one, and is put back.
     """
     job_id = slurm_job_id(env)
     if job_id is None or not _in_slurm(env):

@@ -14,9 +14,9 @@ from test_monitor_windows import window
 from hpcncf.monitor.gpu import (
     REASONS,
     Gpus,
+    GpusUnavailable,
     GpuWindow,
     Identity,
-    NotTold,
     Processes,
     allowed,
     gpus_of_node,
@@ -104,7 +104,7 @@ def test_nothing_is_found_where_there_is_no_driver() -> None:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         assert open_gpus() is None
-        with pytest.raises(NotTold):
+        with pytest.raises(GpusUnavailable):
             opened()
 
 

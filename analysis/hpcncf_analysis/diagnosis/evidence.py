@@ -125,9 +125,8 @@ class Diagnosis:
         return (*([self.primary] if self.primary else []), *self.secondary)
 
 
-# A figure that the records lack is None. Older records lack the newer fields, a
-# command's lack
-# the training; what a command reports of its phases stands in for them.
+# A figure that the records lack is None. Older records lack the newer fields, a command's the
+# training; what a command reports of its phases stands in for them.
 
 
 @dataclass(frozen=True)
