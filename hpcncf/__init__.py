@@ -1,13 +1,16 @@
 """Measure why a recommender's training job wastes its cores, and what to ask for instead."""
 
-import importlib
-from typing import Any
+TYPE_CHECKING = False  # `typing` itself is slow to load
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Imported when it is first used: commands start without it."""
     if name in ("submit", "Future", "RunFailed"):
+        import importlib
+
         return getattr(importlib.import_module("hpcncf.launch.function"), name)
     raise AttributeError(f"module 'hpcncf' has no attribute {name!r}")

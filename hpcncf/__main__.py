@@ -1,8 +1,17 @@
-"""`python -m hpcncf` is `hpcncf`."""
+"""`hpcncf`, and `python -m hpcncf`."""
 
 import sys
 
-from hpcncf.cli import main
+
+def main() -> int:
+    """Ctrl-C ends a command without a traceback, among its imports, too."""
+    try:
+        from hpcncf.cli import main as run_command
+
+        return run_command()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

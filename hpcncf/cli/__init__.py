@@ -136,8 +136,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except OSError as error:
         return _print_os_error(error, words)
-    except KeyboardInterrupt:
-        return 130
 
 
 def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:

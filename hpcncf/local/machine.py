@@ -20,6 +20,7 @@ import psutil
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.validate import node_shared_memory_bytes
+from hpcncf.local.processes import hold_interrupt
 from hpcncf.monitor import cgroup
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
@@ -144,6 +145,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
             stdout=said,
             stderr=said,
             start_new_session=True,
+            preexec_fn=hold_interrupt,
             check=False,
         ).returncode
         said.seek(0)

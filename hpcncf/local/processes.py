@@ -58,7 +58,7 @@ def start(results: Path, run: Run, attempt: AttemptPaths, seat: Seat) -> Ranks:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     process_group=0,  # so that a killed rank's DataLoader workers go with it
-                    preexec_fn=end_with_parent,
+                    preexec_fn=_begin_rank,
                 )
             )
     return ranks
@@ -110,6 +110,16 @@ def end_with_parent() -> None:
     """Linux sends this process SIGTERM when its parent dies: no rank outlives its queue."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def hold_interrupt() -> None:
+    """SIGINT waits, through the start of Python and its imports, until it is unblocked."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+
+
+def _begin_rank() -> None:
+    hold_interrupt()
+    end_with_parent()
 
 
 class Watch:

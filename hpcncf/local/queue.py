@@ -64,6 +64,7 @@ def work(results: str, name: str) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, lambda *_: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # held by machine.start
     paths = ResultPaths(Path(results))
     submission = read_record(paths.submissions / name, Submission)
     check = CancelCheck(paths, every_s=0.0)

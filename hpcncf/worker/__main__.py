@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.monitor.cgroup import in_slurm_step
 
 
 def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--over", type=int, metavar="N", default=0, help=over)
     args = parser.parse_args(argv)
     # `plan --help` uses the arguments above: a login node must not load what a rank needs.
+    from hpcncf.monitor.cgroup import in_slurm_step
     from hpcncf.worker.rank import from_arguments
     from hpcncf.worker.signals import hold, ignore
     from hpcncf.worker.task import bind
@@ -58,6 +58,7 @@ if __name__ == "__main__":
     # Until the rank listens itself, Ctrl-C ends it as SIGTERM does, without a traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see local.processes
     from hpcncf.worker.recorder import at_once
 
     at_once(main())

@@ -22,6 +22,7 @@ from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
+from hpcncf.local import processes
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import read_plan
@@ -424,13 +425,31 @@ def test_a_folder_where_the_checkpoint_should_be_does_not_fail_a_run(job: Path) 
     assert any("checkpoint.pt: not used" in warning for warning in record.warnings)
 
 
-def test_ctrl_c_while_a_rank_starts_leaves_no_traceback(job: Path) -> None:
-    """The command line is read before torch is: the signal comes among the imports."""
+@pytest.mark.parametrize(
+    ("module", "at", "code"),
+    [
+        ("hpcncf.worker", "hpcncf.worker.recorder", -signal.SIGINT),
+        ("hpcncf", "hpcncf.cli", 130),
+    ],
+)
+def test_ctrl_c_at_the_start_leaves_no_traceback(
+    module: str, at: str, code: int, job: Path
+) -> None:
+    """The signal comes among the imports."""
     early = "import os, signal, sys\nclass Early:\n    def find_spec(self, name, *_):\n"
-    early += "        name == 'hpcncf.worker.recorder' and os.kill(os.getpid(), signal.SIGINT)\n"
+    early += "        name == 'AT' and os.kill(os.getpid(), signal.SIGINT)\n"
     early += "sys.meta_path.insert(0, Early())\nimport runpy\n"
-    early += "runpy.run_module('hpcncf.worker', run_name='__main__')"
+    early += f"runpy.run_module({module!r}, run_name='__main__')"
+    early = early.replace("AT", at)
     done = subprocess.run(
         [sys.executable, "-c", early, str(job)], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_ctrl_c_waits_until_a_rank_listens() -> None:
+    held = "import signal, sys; sys.exit(signal.SIGINT in signal.pthread_sigmask(0, []))"
+    done = subprocess.run(
+        [sys.executable, "-c", held], preexec_fn=processes.hold_interrupt, check=False
+    )
+    assert done.returncode == 1
