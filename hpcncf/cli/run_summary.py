@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.collect.resource_columns import mean
+from hpcncf.collect.resource_columns import mean, traffic
 from hpcncf.job.spec import Remedies
 from hpcncf.monitor.sampler import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
@@ -56,17 +56,16 @@ def lines(
     if program:
         facts = {label: facts[label] for label in ("exit", "cores", "CPU", "memory")}
         facts["by core"] = _by_core(node)
-        cores, text = [], program
-    else:
-        cores, text = ["", *cpu_lines(node, marks)], _wrapped(conclusion(rank, node), "")
+    if moved := _traffic(nodes or [node]):
+        facts["traffic"] = moved
     return [
         textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
         *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
         *(f"  {label:<10} {fact}" for label, fact in facts.items()),
         *remedy_lines(rank),
-        *cores,
+        *([] if program else ["", *cpu_lines(node, marks)]),
         "",
-        *text,
+        *(program or _wrapped(conclusion(rank, node), "")),
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
@@ -161,6 +160,15 @@ def _storage(rank: RankRecord) -> str:
     if rank.io.read_mib is None or rank.io.write_mib is None:
         return "not measured"
     return f"{rank.io.read_mib:,.1f} MiB read, {rank.io.write_mib:,.1f} MiB written"
+
+
+def _traffic(nodes: Sequence[NodeRecord]) -> str:
+    """Empty if it is no more than a system's own."""
+    series = {"network_mib": "network", "loopback_mib": "loopback", "disk_mib": "disks"}
+    rates = {name: traffic(nodes, each) or 0.0 for each, name in series.items()}
+    if max(rates.values()) < 1:
+        return ""
+    return ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items()) + " MiB/s, by anyone"
 
 
 def _waited(cpu: Cpu) -> str:

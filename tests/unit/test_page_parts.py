@@ -20,7 +20,7 @@ from hpcncf_analysis.report.section import RenderedFigure, ReportData, Section, 
 from hpcncf_analysis.report.sections import causes, model_quality
 from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS, prediction_parts
 from hpcncf_analysis.report.sections.compared import main_table
-from hpcncf_analysis.report.sections.memory import memory_parts
+from hpcncf_analysis.report.sections.memory import memory_parts, traffic_parts
 from hpcncf_analysis.report.sections.ranks import rank_parts, ranks_figure, slowest_rank_row
 from hpcncf_analysis.report.sections.runs import every_run_table, warnings_table
 from hpcncf_analysis.report.sections.step import phase_ms_per_step, waterfall_figure
@@ -115,6 +115,14 @@ def test_a_shortage_of_memory_has_a_column_where_a_rank_tells_one() -> None:
     assert table.rows[0][-1] == "12"
     (plain,) = grids(memory_parts(material([run("a")], of_ranks=[rank(0)])))
     assert "swapped MiB" not in plain.columns
+
+
+def test_traffic_is_shown_if_it_is_more_than_a_system_has() -> None:
+    moved = {"network_mib_s": 0.2, "loopback_mib_s": 0.0, "disk_mib_s": 40.0}
+    (table,) = grids(traffic_parts(material([run("a", **moved)])))
+    assert table.rows[0][1:] == ["0.2", "0", "40"]
+    assert not traffic_parts(material([run("a", **moved | {"disk_mib_s": 0.9})]))
+    assert not traffic_parts(material([run("a")]))
 
 
 def test_runs_are_sorted_by_figures_not_by_their_texts() -> None:

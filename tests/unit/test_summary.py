@@ -72,6 +72,14 @@ def node(busy: list[float], ours: list[float], others: float = 0.0) -> NodeRecor
     )  # fmt: skip
 
 
+def test_traffic_of_the_node_is_shown() -> None:
+    busy = node([1.0], [1.0])
+    assert not any("traffic" in line for line in summary.lines(rank(), busy, "results"))
+    busy.disk_mib, busy.loopback_mib = [4000.0], [50.0]
+    (line,) = (each for each in summary.lines(rank(), busy, "results") if "traffic" in each)
+    assert line == "  traffic    network 0.0, loopback 0.5, disks 40.0 MiB/s, by anyone"
+
+
 def test_it_says_what_seff_says_and_what_it_cannot() -> None:
     text = "\n".join(summary.lines(rank(peak=0.2017), node([1.0, 0.0], [1.0, 0.0]), "results/run"))
     for said in (

@@ -1,8 +1,9 @@
-"""Memory: peaks beside what was requested."""
+"""Memory: peaks beside what was requested; traffic of network and disks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, Final
 
 from hpcncf_analysis.configurations import Configuration, Table
@@ -22,6 +23,19 @@ from hpcncf_analysis.report.section import (
 )
 
 Row = Mapping[str, Any]
+
+# The runs' columns, and what a table calls them; less than 1 MiB/s belongs to the system.
+TRAFFIC: Final = {
+    "network_mib_s": "network",
+    "loopback_mib_s": "loopback",
+    "disk_mib_s": "disks",
+}
+BUSY_MIB_S: Final = 1.0
+TRAFFIC_NOTE: Final = (
+    "MiB/s of the nodes, whoever caused it: received and sent over the network, sent to "
+    "themselves over loopback, read and written by the disks. Means over a run, of several "
+    "repeats the median. The series of each node stand in node-N.json."
+)
 
 # The ranks' columns of a shortage, shown only if one is known and above 0.
 SHORTAGE: Final = {
@@ -77,5 +91,20 @@ def _most(rows: Sequence[Row], name: str) -> float | None:
     return max((row[name] for row in rows if row.get(name) is not None), default=None)
 
 
+def traffic_parts(data: ReportData) -> list[Part]:
+    rows = []
+    for one in data.shown:
+        known = [row for row in one.rows if row.get("network_mib_s") is not None]
+        rates = [median(row[name] for row in known) for name in TRAFFIC] if known else []
+        if max(rates, default=0.0) >= BUSY_MIB_S:
+            rows.append([one.label, *map(format_number, rates)])
+    if not rows:
+        return []
+    table = Table(["configuration", *TRAFFIC.values()], rows)
+    return [TableBlock(table, title="Traffic, MiB/s"), Paragraph(TRAFFIC_NOTE, note=True)]
+
+
 def build(data: ReportData) -> Section:
-    return Section("memory", "Memory", memory_parts(data))
+    traffic = traffic_parts(data)
+    title = "Memory and traffic" if traffic else "Memory"
+    return Section("memory", title, [*memory_parts(data), *traffic])
