@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from hpcncf.cli.progress import find_refusals, lines_refusals
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
+from hpcncf.launch import submit
 from hpcncf.launch.job_arrays import Quota, Task, fit, query_quota, tasks
 from hpcncf.launch.submit import not_submittable
 from hpcncf.paths import ResultPaths
@@ -94,3 +94,14 @@ def _warn_of_variables() -> None:
     names = sorted(name for name in os.environ if name.startswith("SBATCH_"))
     if names:
         sys.stderr.write(f"in your environment, and before #SBATCH lines: {', '.join(names)}\n")
+
+
+def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
+    """Run id -> why Slurm would refuse it; empty on a machine without Slurm."""
+    limits = submit.limits_of(job, submit.choose_cluster("auto"))
+    return submit.find_refusals(list(runs), "slurm", limits)
+
+
+def lines_refusals(refused: dict[str, str]) -> list[str]:
+    """A line for each reason, as `submit` prints it."""
+    return [f"left out: {line}" for line in submit.describe_refusals(refused)]

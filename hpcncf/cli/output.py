@@ -126,3 +126,13 @@ def format_path(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):  # elsewhere, or the folder here was removed
         return str(path.relative_to(Path.cwd()))
     return str(path)
+
+
+def duration(seconds: float) -> str:
+    """As a person says it: `0.42 s`, `73.1 s`, `2 h 19 min`."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -107,8 +107,8 @@ def job_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf.cli.progress import find_warnings
     from hpcncf.job import load
+    from hpcncf.launch import submit
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.site import anchored
 
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     warn(job)
     warnings = [
         *incomplete_packs(plan),
-        *find_warnings(plan.active()),
+        *submit.find_warnings(plan.active(), submit.choose_cluster("auto")),
         *missing_programs(plan.active()),
     ]
     for line in warnings:
@@ -157,7 +157,7 @@ def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
-    from hpcncf.cli.progress import find_refusals
+    from hpcncf.cli.batch_scripts import find_refusals
     from hpcncf.job.plan import max_core_hours
 
     done = _complete(plan.active(), paths)
@@ -217,8 +217,8 @@ def _unprepared(plan: Plan) -> list[str]:
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
+    from hpcncf.cli.batch_scripts import find_refusals, lines_refusals
     from hpcncf.cli.output import ID, filled, format_path, table_layout, usual_values, varies
-    from hpcncf.cli.progress import find_refusals, lines_refusals
     from hpcncf.job.plan import max_core_hours
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # errors of the site come first

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hpcncf.cli.output import ID, table_layout, usual_values, varies
-from hpcncf.cli.run_summary import duration
-from hpcncf.collect.collect import reports
+from hpcncf.cli.output import ID, duration, table_layout, usual_values, varies
 from hpcncf.collect.resource_columns import measure, usable
+from hpcncf.collect.training_columns import reports
 from hpcncf.errors import plural
 from hpcncf.job.plan import Run
-from hpcncf.job.spec import JobSpec
-from hpcncf.launch import submit
 from hpcncf.records.code_version import ELSEWHERE
 from hpcncf.records.schema import Progress
 from hpcncf.slurm import query
@@ -71,22 +68,6 @@ def when(text: str) -> str:
     return f"at {moment:%H:%M}" if today else f"on {moment:%b %-d at %H:%M}"
 
 
-def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> why Slurm would refuse it; empty on a machine without Slurm."""
-    limits = submit.limits_of(job, submit.choose_cluster("auto"))
-    return submit.find_refusals(list(runs), "slurm", limits)
-
-
-def find_warnings(runs: Sequence[Run]) -> list[str]:
-    """Warnings of `submit` without --cluster."""
-    return submit.find_warnings(list(runs), submit.choose_cluster("auto"))
-
-
-def lines_refusals(refused: dict[str, str]) -> list[str]:
-    """A line for each reason, as `submit` prints it."""
-    return [f"left out: {line}" for line in submit.describe_refusals(refused)]
-
-
 NAMED: Final = 3
 SAME_FIRST: Final = (
     "let the site's `venv` or `conda` be the submitter's, or submit from that; then "
@@ -128,7 +109,7 @@ def _slurm(state: RunState) -> dict[str, Any] | None:
         return None
     return {
         "state": state.slurm.word or None,
-        "told": state.slurm.reason or None,
+        "reason": state.slurm.reason or None,
         "expected_start": state.slurm.starts or None,
         "restarts": state.slurm.restarts,
     }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hpcncf.cli.output import duration
 from hpcncf.collect.resource_columns import mean, traffic
 from hpcncf.job.spec import Remedies
 from hpcncf.monitor.sampler import TOO_SHORT_S
@@ -287,16 +288,6 @@ def _partly(allocated: float, used: float, rank: RankRecord) -> str:
         f"{work} of {allocated:g} cores did the work{high}: ask for {ask}, or make it use more "
         "of them (threads, ranks, workers)."
     )
-
-
-def duration(seconds: float) -> str:
-    """As a person says it: `0.42 s`, `73.1 s`, `2 h 19 min`."""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -25,7 +25,7 @@ from hpcncf.collect.attempt_table import (
 )
 from hpcncf.collect.repeats import mark_outliers
 from hpcncf.collect.resource_columns import MEASURED, measure, warnings
-from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio
+from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio, reports
 from hpcncf.errors import printable
 from hpcncf.job.plan import Plan, Run, configuration_id
 from hpcncf.job.spec import Model, Resources, Training
@@ -98,8 +98,6 @@ CORE: Final = (
     *(f"{whose}_{what}" for whose in ("busy", "ours", "others") for what in ("mean", "peak")),
 )
 EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
-# More metrics of a command do not fit a line.
-MOST_REPORTED: Final = 5
 RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
 FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
 TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
@@ -231,18 +229,6 @@ def _progress(progress: Progress | None) -> str | None:
         return ", ".join([f"{progress.elapsed_s:.0f} s", *reports(progress)])
     steps = f"step {progress.step} of {progress.steps_per_epoch}"
     return f"epoch {progress.epoch + 1} of {progress.epochs}, {progress.phase}, {steps}"
-
-
-def reports(progress: Progress) -> list[str]:
-    """What a command has reported so far: `epoch 3/10`, `loss 0.25`."""
-    shown = dict(progress.reported)
-    epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
-    shown.pop("instances_per_s", None)
-    first = [] if epoch is None else [f"epoch {epoch}" + (f"/{epochs}" if epochs else "")]
-    return first + [
-        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in list(shown.items())[:MOST_REPORTED]
-    ]
 
 
 def rank_row(record: RankRecord) -> Row:

@@ -11,10 +11,19 @@ from typing import Any, Final
 
 from hpcncf.job.plan import Run
 from hpcncf.monitor.memory_growth import steady
-from hpcncf.records.schema import Epoch, NodeRecord, Phases, RankRecord, TrainingRecord
+from hpcncf.records.schema import (
+    Epoch,
+    NodeRecord,
+    Phases,
+    Progress,
+    RankRecord,
+    TrainingRecord,
+)
 
 # The series must hold this share of the ranks' CPU time, or it misses some of the ranks.
 COVERED: Final = 0.9
+# More metrics of a command do not fit a line.
+REPORTS_SHOWN: Final = 5
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -312,3 +321,15 @@ def _quality(first: TrainingRecord) -> Row:
         "resumed_epoch": first.resumed_epoch,
         "model_sha256": first.model_sha256,
     }
+
+
+def reports(progress: Progress) -> list[str]:
+    """What a command has reported so far: `epoch 3/10`, `loss 0.25`."""
+    shown = dict(progress.reported)
+    epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
+    shown.pop("instances_per_s", None)
+    first = [] if epoch is None else [f"epoch {epoch}" + (f"/{epochs}" if epochs else "")]
+    return first + [
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in list(shown.items())[:REPORTS_SHOWN]
+    ]

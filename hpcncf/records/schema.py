@@ -99,6 +99,7 @@ class RecordPart(BaseModel):
         extra="allow",
         allow_inf_nan=False,
         str_max_length=LONGEST_TEXT + 10,
+        defer_build=True,  # no command reads records of all kinds
         use_attribute_docstrings=True,
     )
 
@@ -754,7 +755,9 @@ def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
             raise RecordError(f"{path}: larger than {most_bytes:,} bytes: not read")
         content = os.read(descriptor, found.st_size)
         # A file server may give less at once.
-        while more := os.read(descriptor, found.st_size - len(content)):
+        while len(content) < found.st_size and (
+            more := os.read(descriptor, found.st_size - len(content))
+        ):
             content += more
         return content
     finally:

@@ -53,6 +53,10 @@ class Attempt:
     problems: list[str] = field(default_factory=list)
 
     @cached_property
+    def completed(self) -> bool:
+        return completed(self.ranks)
+
+    @cached_property
     def claim(self) -> Claim | None:
         return self.claimed() if callable(self.claimed) else self.claimed
 
@@ -92,7 +96,7 @@ def completed(ranks: Sequence[RankEnd]) -> bool:
 
 
 def complete(run: Run, attempt: Attempt) -> bool:
-    return len(attempt.ranks) == run.resources.world_size and completed(attempt.ranks)
+    return len(attempt.ranks) == run.resources.world_size and attempt.completed
 
 
 def missing(run: Run, attempt: Attempt) -> str:

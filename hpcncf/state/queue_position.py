@@ -11,7 +11,7 @@ from hpcncf.job.plan import Run
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import Submission, Submitted, SubmittedJob
-from hpcncf.state.decide import Attempt, completed
+from hpcncf.state.decide import Attempt
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def local(
 
 def begun(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
     """Whether the last attempt is this submission's, or leaves it nothing to do."""
-    if attempt and not submission.again and completed(attempt.ranks):
+    if attempt and not submission.again and attempt.completed:
         return True
     return started(attempt, submission, job)
 

@@ -22,7 +22,6 @@ from hpcncf.state.decide import (
     Sent,
     attempt_logs,
     complete,
-    completed,
     decide,
     explain_failure,
     explained,
@@ -194,7 +193,7 @@ def _exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
 
 def _begun_at(attempt: Attempt | None, sent: Sent | None) -> str | None:
     ours = sent is None or sent.started
-    open_attempt = attempt if attempt and not completed(attempt.ranks) else None
+    open_attempt = attempt if attempt and not attempt.completed else None
     claim = open_attempt.claim if ours and open_attempt else None
     return claim.claimed_at if claim else None
 
