@@ -23,7 +23,7 @@ from hpcncf.job.validate import node_shared_memory_bytes
 from hpcncf.local.processes import hold_interrupt
 from hpcncf.monitor import cgroup
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import is_same_process
+from hpcncf.records.claims import is_same_process, process_start
 from hpcncf.records.schema import (
     SCHEMA_VERSION,
     Number,
@@ -170,8 +170,7 @@ def _check_turn_folder() -> None:
 
 def started(submission: Submission, pid: int) -> Submission:
     """The submission with the process that runs it."""
-    since = psutil.Process(pid).create_time()
-    job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=since)
+    job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=process_start(pid))
     return submission.model_copy(update={"jobs": [job]})
 
 
@@ -210,7 +209,7 @@ def taking_turns(
             results=str(paths.folder),
             submission=submission,
             pid=os.getpid(),
-            process_started=psutil.Process().create_time(),
+            process_started=process_start(os.getpid()),
         )
         write_record(turn_file(), mine)
         try:

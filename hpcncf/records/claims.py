@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from uuid import uuid4
@@ -61,7 +62,7 @@ def claim_attempt(
         attempt=attempt.number,
         node=os.uname().nodename,
         pid=os.getpid(),
-        process_started=psutil.Process().create_time(),
+        process_started=process_start(os.getpid()),
         claimed_at=utc_now(),
         launched_by=launched_by,
         slurm_job_id=slurm_job_id,
@@ -148,10 +149,23 @@ def _modified(path: Path) -> float | None:
         return None
 
 
+def process_start(pid: int) -> float:
+    """Seconds since boot, which no step of the clock changes; elsewhere than on Linux since 1970.
+
+    Raises NoSuchProcess.
+    """
+    with suppress(OSError):
+        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+        return int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+    return psutil.Process(pid).create_time()
+
+
 def is_same_process(pid: int, started: float) -> bool:
     """Whether process `pid` that started then is alive; a later process may have its number."""
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        # Records of 0.1.0 hold seconds since 1970.
+        known = process.create_time() if started > 1e9 else process_start(pid)
+        return abs(known - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False

@@ -669,7 +669,7 @@ class Progress(RecordPart):
     pid: ProcessId | None = None
     """The command's process, by which it is found after `hpcncf run` was killed."""
     process_started: Number | None = None
-    """psutil's `create_time` of `pid`."""
+    """When `pid` started, in seconds since boot."""
     phases: dict[str, Number] = {}
     """Phase -> share of the time since start-up, as the probe has seen it so far."""
 
@@ -684,7 +684,7 @@ class Claim(RecordPart):
     node: str
     pid: ProcessId
     process_started: Number
-    """psutil's `create_time` of `pid`, to recognise a later process of the same number."""
+    """In seconds since boot (of 0.1.0 since 1970), to recognise a later process of its number."""
     claimed_at: Moment
     launched_by: str
     slurm_job_id: SlurmJobId | None

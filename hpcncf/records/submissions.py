@@ -13,11 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 from uuid import uuid4
 
-import psutil
 from pydantic import model_validator
 
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import is_same_process
+from hpcncf.records.claims import is_same_process, process_start
 from hpcncf.records.code_version import Code
 from hpcncf.records.schema import (
     SCHEMA_VERSION,
@@ -62,7 +61,7 @@ class SubmittedJob(RecordPart):
     """Slurm's `123_4`, or the process id on `host`."""
     runs: list[str]
     process_started: Number | None = None
-    """psutil's `create_time` of a local job's process; None under Slurm."""
+    """When a local job's process started, in seconds since boot; None under Slurm."""
 
     @model_validator(mode="after")
     def a_local_job_is_a_process(self) -> Self:
@@ -231,7 +230,7 @@ def begin(
         submitted_at=utc_now(),
         number=1 + max((one.number for one in read_submissions(paths).submissions), default=0),
         submitter_pid=os.getpid(),
-        submitter_started=psutil.Process().create_time(),
+        submitter_started=process_start(os.getpid()),
         again=again,
         runs=runs,
         over=dict(over),

@@ -21,7 +21,7 @@ from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
 from hpcncf.probe.launch import observed, unobservable
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
-from hpcncf.records.claims import claim_attempt
+from hpcncf.records.claims import claim_attempt, process_start
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import add_command, writing
 from hpcncf.records.schema import (
@@ -81,9 +81,9 @@ class Started:
 
     @cached_property
     def process_started(self) -> float | None:
-        """psutil's `create_time` of the command; None if it ended at once."""
+        """When the command started; None if it ended at once."""
         with suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).create_time()
+            return process_start(self.pid)
         return None
 
     def record(

@@ -23,7 +23,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.claims import is_same_process
+from hpcncf.records.claims import is_same_process, process_start
 from hpcncf.records.code_version import changed
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import has_snapshot
@@ -84,7 +84,7 @@ class Peer:
 def oneself(place: Place) -> Peer:
     pid = os.getpid()
     numbers = str(Path("/proc/self/ns/pid").readlink())
-    return Peer(place.rank, os.uname().nodename, numbers, pid, psutil.Process(pid).create_time())
+    return Peer(place.rank, os.uname().nodename, numbers, pid, process_start(pid))
 
 
 def lost(peers: Sequence[Peer], recorded: set[int]) -> str:

@@ -22,6 +22,7 @@ from hpcncf.records.claims import (
     current_claim,
     is_same_process,
     later_attempt,
+    process_start,
 )
 from hpcncf.records.schema import Claim, End
 
@@ -118,7 +119,7 @@ def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) ->
     run = RunPaths(tmp_path / "0123456789ab")
     attempt = claim_attempt(run, "local")
     claim = schema.read_record(attempt.claim, Claim)
-    earlier = claim.model_copy(update={"process_started": claim.process_started - 3600})
+    earlier = claim.model_copy(update={"process_started": claim.process_started + 3600})
     schema.write_record(attempt.claim, earlier)
     assert current_claim(run) is None
 
@@ -154,12 +155,20 @@ def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
 
 def test_a_zombie_is_not_alive() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
-    started = psutil.Process(child.pid).create_time()
+    started = process_start(child.pid)
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         pass
     assert not is_same_process(child.pid, started)
     child.wait()
     assert not is_same_process(child.pid, started)
+
+
+def test_a_step_of_the_clock_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, wall = process_start(os.getpid()), psutil.Process().create_time()
+    assert is_same_process(os.getpid(), wall), "as records of 0.1.0 have it"
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _self: wall + 5 * 3600)
+    assert is_same_process(os.getpid(), started)
+    assert not is_same_process(os.getpid(), started + 5)
 
 
 def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hpcncf.paths import AttemptPaths, RunPaths
+from hpcncf.records.claims import process_start
 from hpcncf.records.schema import RankRecord, read_record
 from hpcncf.worker import recorder
 from hpcncf.worker.environment import Place
@@ -111,7 +111,7 @@ def stopped(folder: Path, signum: int, *others: Peer) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "600"])
-    created = psutil.Process(other.pid).create_time()
+    created = process_start(other.pid)
     peer = replace(oneself(Place(rank=2)), pid=other.pid, started=created)
     alone = "stopped by SIGTERM"
     assert stopped(tmp_path / "all live", signal.SIGTERM, peer) == alone
