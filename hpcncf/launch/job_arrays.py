@@ -175,6 +175,8 @@ def runs_per_task(runs: Sequence[Run], room: int) -> int | None:
 # sbatch's words for a queue that is full for this user: AssocMaxSubmitJobLimit,
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, ...
 NO_ROOM: Final = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
+# Slurm's commands are installed, and no controller is there.
+NO_CLUSTER: Final = re.compile(r"configuration source|contact slurm controller|fetch config")
 # Resources of the job that collects and reports.
 REPORTING: Final = Resources(mem_gb=1, timeout_min=30)
 # Files that submitit wrote for an array before it called sbatch.
@@ -304,9 +306,11 @@ def raise_refusals() -> Iterator[None]:
         # A fatal line sums up the lines before it; without one, each line may be the reason.
         lines = message.strip().splitlines()
         reason = "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)
+        silent = NO_CLUSTER.search(reason)
+        problem = "no Slurm cluster answers its commands" if silent else "Slurm refused the job"
         raise HpcncfError(
-            f"Slurm refused the job: {reason}; solve that, or run on this machine with "
-            "--cluster local"
+            f"{problem}: {reason}; solve that, or run on this machine with --cluster local "
+            '(cluster="local" in Python)'
         ) from None
 
 
@@ -355,7 +359,8 @@ def _orphans(paths: ResultPaths) -> list[str]:
     if problems:
         raise HpcncfError(
             f"{problems[0]}. An earlier submission was interrupted while it sent an array, and "
-            "Slurm may have accepted it. Submit again when Slurm answers."
+            "Slurm may have accepted it. Submit again when Slurm answers, or run on this machine "
+            'with --cluster local (cluster="local" in Python).'
         )
     folder = f"{paths.submitit(user())}{os.sep}"
     rows = (line.strip().partition("|") for line in text.splitlines())

@@ -307,6 +307,10 @@ def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
             "sbatch: error: name a project\nsbatch: error: submission failed\n",
             "sbatch: error: name a project\nsbatch: error: submission failed",
         ),
+        (
+            "sbatch: error: x\nsbatch: fatal: Could not establish a configuration source\n",
+            "sbatch: fatal: Could not establish a configuration source",
+        ),
     ],
 )
 def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
@@ -320,8 +324,11 @@ def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
     paths, job, plan = prepared(job_file(""))
     with pytest.raises(HpcncfError) as refused:
         submit(paths, job, plan, "slurm")
+    silent = "configuration source" in said
+    problem = "no Slurm cluster answers its commands" if silent else "Slurm refused the job"
     assert str(refused.value) == (
-        f"Slurm refused the job: {told}; solve that, or run on this machine with --cluster local"
+        f"{problem}: {told}; solve that, or run on this machine with --cluster local "
+        '(cluster="local" in Python)'
     )
     assert capsys.readouterr().err == ""
 
