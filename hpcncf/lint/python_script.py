@@ -444,7 +444,8 @@ def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
                 call.lineno,
                 "dense-embedding",
                 f"{optimizers[0]} updates all {rows:,} rows in every step, although a batch reads "
-                "few of them. Use sparse=True with torch.optim.SparseAdam for the tables",
+                "few of them. hpcncf.remedies.rowwise updates only those, with the result of Adam "
+                "or AdamW for all",
             )
         odd = [
             size
