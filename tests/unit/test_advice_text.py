@@ -131,12 +131,16 @@ def test_a_request_names_what_differs_and_nothing_else(many: bool) -> None:
     keys = [f"training.{name}" for name in ("a", "b", "c", "d", "e", "f", "g")[: 7 if many else 2]]
     base = dict.fromkeys(keys, None)
     shown = [
-        configuration(key, [row(varied=base | {key: 1, keys[0]: int(key == keys[0])})])
-        for key in keys
+        configuration(
+            key,
+            [row(varied=base | {key: 1, keys[0]: int(key == keys[0]), "training.epochs": epochs})],
+        )
+        for epochs, key in enumerate(keys, start=1)
     ]
     text = describe_settings(shown[1], shown)
     assert ("a: 0" in text) is not many
     assert "b: 1" in text
+    assert "epochs" not in text
 
 
 # Random studies of one job: loaders, cores and engines, each with random speeds, efficiencies and

@@ -24,7 +24,7 @@ from hpcncf_analysis.formatting import format_duration, format_mebibytes, format
 Row = Mapping[str, Any]
 
 # Columns that are no keys of a job file, or keys of another name.
-NOT_KEYS: Final = {"batch", "data_title", "data_key", "command"}
+NOT_KEYS: Final = {"batch", "data_title", "data_key", "command", "epochs"}
 # A later run may need a little more than the highest peak of the repeats.
 MEMORY_MARGIN: Final = 0.25
 # hpcncf itself, beside each rank of a command; a command's record does not count it.
@@ -161,7 +161,9 @@ def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str
         per_rank = row.get("batch_size_per_rank") is not None
         key = "batch_size_per_rank" if per_rank else "global_batch_size"
         values[key] = row["batch_size_per_rank" if per_rank else "batch"]
-    planned = {key: value for key, value in (row.get("varied") or {}).items() if key != SEED}
+    planned = {
+        key: value for key, value in (row.get("varied") or {}).items() if key not in NOT_ASKED
+    }
     commonest = commonest_values([first.get("varied") or {} for first in firsts], list(planned))
     for key, value in planned.items():
         if key not in commonest or value != commonest[key]:
@@ -169,8 +171,8 @@ def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str
     return ", ".join(f"{key}: {format_yaml_value(value)}" for key, value in values.items())
 
 
-# Seeds are repeats.
-SEED: Final = "training.seed"
+# Seeds are repeats, and how long to train is the user's choice: the advice converts to it.
+NOT_ASKED: Final = {"training.seed", "training.epochs"}
 
 
 def format_yaml_value(value: Any) -> str:
