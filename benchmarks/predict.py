@@ -15,8 +15,8 @@ from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.configurations import completed_runs
 from hpcncf_analysis.formatting import format_interval, format_number, format_percent
-from hpcncf_analysis.predict.model import Measured, Prediction, Ran, Refusal, measured_points
 from hpcncf_analysis.predict.predict import asked_points, predict
+from hpcncf_analysis.predict.step_time import Measured, Prediction, Ran, Refusal, measured_points
 
 HERE: Final = Path(__file__).parent
 LARGER: Final = FRAPPE_FOLDER.parent / "larger-tables"

@@ -39,7 +39,7 @@ from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.distributed import pin_rank
 from hpcncf.worker.environment import Place
 from hpcncf_analysis.formatting import format_duration, format_ratio, format_score
-from hpcncf_analysis.remedies import format_changes
+from hpcncf_analysis.remedy_effects import format_changes
 
 JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
 CHUNK: Final = 8

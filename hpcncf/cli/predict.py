@@ -91,8 +91,8 @@ def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, An
     from dataclasses import asdict
 
     from hpcncf_analysis.predict import predict
-    from hpcncf_analysis.predict.model import Ran, Refusal
     from hpcncf_analysis.predict.predict import describe
+    from hpcncf_analysis.predict.step_time import Ran, Refusal
 
     answers = predict.predict(runs, asked)
     if args.json:
@@ -110,8 +110,8 @@ def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, An
 
 def _print_held_out(args: argparse.Namespace, runs: list[Any]) -> int:
     from hpcncf_analysis.configurations import completed_runs
-    from hpcncf_analysis.predict.model import measured_points
     from hpcncf_analysis.predict.predict import describe_errors, predict_held_out
+    from hpcncf_analysis.predict.step_time import measured_points
 
     predicted, refused = predict_held_out(measured_points(completed_runs(runs)))
     if args.json:

@@ -12,7 +12,7 @@ from typing import Final
 from hpcncf.cli.output import duration
 from hpcncf.collect.resource_columns import mean, traffic
 from hpcncf.job.spec import Remedies
-from hpcncf.monitor.sampler import TOO_SHORT_S
+from hpcncf.monitor.monitor_thread import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
 
 WIDTH: Final = 80

@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 MODULES: dict[str, str] = {
-    "BatchLoader": "loader",
-    "NegativeSampler": "sampler",
+    "BatchLoader": "batch_loader",
+    "NegativeSampler": "negative_sampler",
     "RowwiseAdam": "rowwise_optimizer",
     "rowwise": "rowwise_optimizer",
 }

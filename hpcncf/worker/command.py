@@ -12,7 +12,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.monitor.cgroup import in_slurm_step
-from hpcncf.monitor.sampler import Monitor
+from hpcncf.monitor.monitor_thread import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
 from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host

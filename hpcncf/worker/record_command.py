@@ -17,7 +17,7 @@ from hpcncf.errors import signal_name
 from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.monitor.cgroup import usable
-from hpcncf.monitor.sampler import Measured, Monitor
+from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
 from hpcncf.probe.launch import observed, unobservable
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles

@@ -21,7 +21,7 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
-from hpcncf.monitor.sampler import Measured, Monitor
+from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import is_same_process, process_start
 from hpcncf.records.code_version import changed

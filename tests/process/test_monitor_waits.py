@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hpcncf.monitor import procfs
-from hpcncf.monitor.sampler import Monitor
+from hpcncf.monitor.monitor_thread import Monitor
 from hpcncf.monitor.thread_waits import Blocked, Growing, Waits
 
 BOUND = """\

@@ -28,7 +28,7 @@ def chi_squared(drawn: Tensor, allowed: list[int]) -> float:
 def test_negatives_are_uniform_over_the_items_that_a_user_lacks(
     most_bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcncf.remedies.sampler.MOST_BITS", most_bits)
+    monkeypatch.setattr("hpcncf.remedies.negative_sampler.MOST_BITS", most_bits)
     sampler = NegativeSampler(USERS, ITEMS, 8, seed=1)
     for user, own in ((0, {0, 1}), (1, {7}), (2, set(range(7))), (3, set[int]()), (99, set[int]())):
         drawn = sampler(torch.full((500,), user), 8)
@@ -256,7 +256,7 @@ def test_a_thread_ends_with_the_loop_and_its_error_is_the_programs() -> None:
 def test_a_slow_transform_starts_a_thread_and_the_order_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hpcncf.remedies.loader._usable_cores", lambda: 2)
+    monkeypatch.setattr("hpcncf.remedies.batch_loader._usable_cores", lambda: 2)
     threads = set()
 
     def slow(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from hpcncf.monitor.gpu import (
     opened,
     sees_pids,
 )
-from hpcncf.monitor.sampler import Monitor
+from hpcncf.monitor.monitor_thread import Monitor
 from hpcncf.monitor.windows import merge as merge_windows
 from hpcncf.records.schema import GpuProcess
 

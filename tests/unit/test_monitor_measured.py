@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.monitor.sampler import Peak, node_record, warnings
+from hpcncf.monitor.monitor_thread import Peak, node_record, warnings
 from hpcncf.monitor.windows import Window
 from hpcncf.records.schema import Cores, Memory
 

@@ -15,7 +15,8 @@ from make_results import complete, demo
 from hpcncf import cli
 from hpcncf.collect import collect
 from hpcncf_analysis.predict import predict
-from hpcncf_analysis.predict.model import (
+from hpcncf_analysis.predict.predict import HeldOut, describe, interval, predict_held_out
+from hpcncf_analysis.predict.step_time import (
     Measured,
     Point,
     Prediction,
@@ -28,7 +29,6 @@ from hpcncf_analysis.predict.model import (
     refusal,
     step,
 )
-from hpcncf_analysis.predict.predict import HeldOut, describe, interval, predict_held_out
 from hpcncf_analysis.usl import fit_non_negative
 
 ROWS = 10_000

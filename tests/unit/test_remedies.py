@@ -14,10 +14,10 @@ from hpcncf.errors import UsageError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
-from hpcncf_analysis import remedies
+from hpcncf_analysis import remedy_effects
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.formatting import NONE
-from hpcncf_analysis.remedies import Effect
+from hpcncf_analysis.remedy_effects import Effect
 from hpcncf_analysis.report.build import write_report
 from hpcncf_analysis.report.sections.causes import UNMEASURED
 
@@ -33,7 +33,7 @@ def effects(folder: Path, **settings: Any) -> list[Effect]:
     """Of the demo's generated results."""
     paths = make_results.demo(folder, **settings)
     make_results.complete(paths)
-    return remedies.measure_effects(group_configurations(collect(paths).runs))
+    return remedy_effects.measure_effects(group_configurations(collect(paths).runs))
 
 
 def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
@@ -53,7 +53,9 @@ def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
     found = effects(tmp_path, baseline=BASE)
     assert [each.on.rows[0]["varied"] == BASE for each in found] == [True] * 3 + [False] * 2
     [alone] = [
-        each for each in found if remedies.format_changes(each.changed) == "loader: vectorized"
+        each
+        for each in found
+        if remedy_effects.format_changes(each.changed) == "loader: vectorized"
     ]
     assert alone.gain.value == pytest.approx(96_000 / 21_000, rel=0.05)
     assert alone.verdict == "gains"
@@ -62,7 +64,7 @@ def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
 def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     base, first = one([100, 101, 102]), one([200, 202, 204], fused=True)
     other, both = one([150, 151, 152], batch=2), one([240, 242, 244], fused=True, batch=2)
-    told = remedies.measure_effects([both, base, other, first])
+    told = remedy_effects.measure_effects([both, base, other, first])
     assert [each.one.label for each in told] == ["fused", "batch", "fused, batch"]
     assert told[-1].on is first
     assert told[-1].changed == {"batch": 2}
@@ -83,11 +85,11 @@ def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     ],
 )
 def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> None:
-    [told] = remedies.measure_effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
+    [told] = remedy_effects.measure_effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
     assert told.verdict == verdict
-    sentence = remedies.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
+    sentence = remedy_effects.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
     quality = " (HR@10 0.800 to 0.700)" if verdict == "worse model" else ""
-    assert remedies.describe_effect(told) == sentence + quality
+    assert remedy_effects.describe_effect(told) == sentence + quality
 
 
 @pytest.mark.parametrize(
@@ -100,18 +102,18 @@ def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> No
 )
 def test_a_better_model_is_said_first(rates: list[float], said: str) -> None:
     large = one([99.0, 100.0, 101.0], 0.33)
-    (told,) = remedies.measure_effects([large, one(rates, 0.746, lr_scale="linear")])
-    assert remedies.describe_effect(told) == f"a better model (HR@10 0.330 to 0.746); {said}"
+    (told,) = remedy_effects.measure_effects([large, one(rates, 0.746, lr_scale="linear")])
+    assert remedy_effects.describe_effect(told) == f"a better model (HR@10 0.330 to 0.746); {said}"
 
 
 def test_two_repeats_that_happen_to_agree_settle_nothing_that_others_show_to_be_chance() -> None:
     """1.12 times as fast, apart: but repeats of the other settings are as far from one another."""
     base, pinned = one([100.0, 100.5]), one([112.0, 112.5], pin="numa")
-    told = remedies.measure_effects([base, pinned])
+    told = remedy_effects.measure_effects([base, pinned])
     assert [each.verdict for each in told] == ["gains"]
     unsteady = [one([100.0, 112.0 + at], number=at) for at in range(3)]
-    found = remedies.measure_effects([base, pinned, *unsteady])
-    assert {remedies.format_changes(each.changed): each.verdict for each in found}[
+    found = remedy_effects.measure_effects([base, pinned, *unsteady])
+    assert {remedy_effects.format_changes(each.changed): each.verdict for each in found}[
         "pin: numa"
     ] == "open"
 
@@ -119,26 +121,26 @@ def test_two_repeats_that_happen_to_agree_settle_nothing_that_others_show_to_be_
 def test_a_gain_within_three_standard_errors_is_not_settled() -> None:
     """The repeats lie apart, 106 above 102, and chance does as much with two of each."""
     base, pinned = one([98.0, 102.0]), one([106.0, 117.0], pin="numa")
-    assert remedies.measure_effects([base, pinned])[0].verdict == "open"
+    assert remedy_effects.measure_effects([base, pinned])[0].verdict == "open"
     sure = one([130.0, 139.0], pin="numa")
-    assert remedies.measure_effects([base, sure])[0].verdict == "gains"
+    assert remedy_effects.measure_effects([base, sure])[0].verdict == "gains"
 
 
 def test_one_repeat_says_that_it_is_one() -> None:
-    [told] = remedies.measure_effects([one([100]), one([300], fused=True)])
-    assert remedies.describe_effect(told) == "gains 3.00×, measured once"
+    [told] = remedy_effects.measure_effects([one([100]), one([300], fused=True)])
+    assert remedy_effects.describe_effect(told) == "gains 3.00×, measured once"
 
 
 def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
-    told = remedies.measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
-    table = remedies.remedies_table(told)
+    told = remedy_effects.measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
+    table = remedy_effects.remedies_table(told)
     assert table.rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
-    assert remedies.describe_baseline(told).startswith("Baseline: base.")
+    assert remedy_effects.describe_baseline(told).startswith("Baseline: base.")
 
 
 def test_without_a_baseline_there_is_no_table(tmp_path: Path) -> None:
     assert effects(tmp_path) == []
-    assert remedies.remedies_table([]) is None
+    assert remedy_effects.remedies_table([]) is None
 
 
 def test_a_baseline_that_was_not_run_is_refused() -> None:
@@ -182,9 +184,9 @@ def test_a_setting_without_effect_is_not_compared() -> None:
     base, pinned = one([100, 101, 102]), one([125, 126, 127], **{"training.pin_memory": True})
     rows = [{**row, "warnings": [text]} for row in pinned.rows]
     pinned = replace(pinned, rows=rows)
-    (effect,) = remedies.measure_effects([base, pinned])
-    assert (effect.verdict, remedies.describe_effect(effect)) == ("no effect", text)
-    table = remedies.remedies_table([effect])
+    (effect,) = remedy_effects.measure_effects([base, pinned])
+    assert (effect.verdict, remedy_effects.describe_effect(effect)) == ("no effect", text)
+    table = remedy_effects.remedies_table([effect])
     assert table
     assert set(table.rows[0][2:-1]) == {NONE}
 
@@ -206,5 +208,5 @@ def test_compilation_shows_its_start_up_and_the_steps_after_which_it_pays(
         )
         for each, startup_s in ((base, 4.5), (compiled, 35.0))
     ]
-    (effect,) = remedies.measure_effects(timed)
-    assert words.rstrip(",") in remedies.describe_effect(effect)
+    (effect,) = remedy_effects.measure_effects(timed)
+    assert words.rstrip(",") in remedy_effects.describe_effect(effect)

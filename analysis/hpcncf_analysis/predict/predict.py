@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hpcncf_analysis.configurations import completed_runs, varying_settings
 from hpcncf_analysis.formatting import format_interval, format_number, format_percent
-from hpcncf_analysis.predict.model import (
+from hpcncf_analysis.predict.step_time import (
     Measured,
     Point,
     Prediction,

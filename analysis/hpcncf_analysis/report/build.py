@@ -37,8 +37,8 @@ from hpcncf_analysis.report.section import (
 from hpcncf_analysis.report.sections import (
     causes,
     compared,
+    conditions,
     cores,
-    environment,
     gpus,
     memory,
     model_quality,
@@ -77,8 +77,8 @@ BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
     "attempts": runs.build_attempts,
     "runs": runs.build,
     "warnings": runs.build_warnings,
-    "environment": environment.build,
-    "definitions": environment.build_definitions,
+    "environment": conditions.build,
+    "definitions": conditions.build_definitions,
     "predicted": causes.build_predictions,
     "next": next_request.build,
 }

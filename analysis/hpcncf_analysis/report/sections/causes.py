@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hpcncf_analysis import remedies
+from hpcncf_analysis import remedy_effects
 from hpcncf_analysis.advice.judge import Outcomes
 from hpcncf_analysis.advice.text import describe_gain
 from hpcncf_analysis.configurations import Configuration, Table
@@ -70,12 +70,12 @@ UNMEASURED = "No run of the job's baseline is complete: there is nothing to comp
 
 
 def remedy_parts(data: ReportData) -> list[Part]:
-    effects = remedies.measure_effects(data.shown)
-    table = remedies.remedies_table(effects)
+    effects = remedy_effects.measure_effects(data.shown)
+    table = remedy_effects.remedies_table(effects)
     if table:
         return [
             TableBlock(table, in_markdown=MAX_REMEDY_ROWS),
-            Paragraph(remedies.describe_baseline(effects), note=True),
+            Paragraph(remedy_effects.describe_baseline(effects), note=True),
         ]
     named = any(row["baseline"] and not row["retired"] for row in data.found.runs)
     measured = any(one.rows[0].get("baseline") for one in data.shown)

@@ -14,8 +14,8 @@ import pytest
 
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.monitor_thread import Monitor
 from hpcncf.monitor.process_tree import own, waited
-from hpcncf.monitor.sampler import Monitor
 from hpcncf.records.schema import NodeRecord, read_record
 
 # Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
@@ -163,7 +163,7 @@ def test_a_mask_that_changed_is_told() -> None:
     if len(usable_cpus()) < 2:
         pytest.skip("a single CPU: no other mask to change to")
     code = (
-        "import os, time\nfrom hpcncf.monitor.sampler import Monitor\n"
+        "import os, time\nfrom hpcncf.monitor.monitor_thread import Monitor\n"
         "m = Monitor('r', 1)\nm.start()\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "print(m.stop().cores.affinity_changed)\n"
@@ -175,7 +175,7 @@ def test_a_mask_that_changed_is_told() -> None:
 SIBLING = """
 import sys, time
 from pathlib import Path
-from hpcncf.monitor.sampler import Monitor
+from hpcncf.monitor.monitor_thread import Monitor
 number = int(sys.stdin.readline())
 monitor = Monitor("r", 1, node_file=Path(sys.argv[1]) if number == 0 else None, interval_s=0.1)
 monitor.start()
