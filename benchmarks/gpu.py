@@ -1,5 +1,5 @@
 """Engine rowwise on one GPU: a step's time as it is, captured, compiled and in halves, beside its
-floor; an epoch's; and HR@10 beside the CPU's at the same batch. Which goals they meet is told
+floor; an epoch's; and HR@10 beside the CPU's at the same batch. Which goals they meet stands
 at the end.
 
 Speed is of made data of full size, all of it on the GPU. Quality is of Frappe, where HPCNCF_DATA

@@ -37,7 +37,7 @@ def main() -> int:
         return 2
     print(f"{len(can)} jobs, {sum(case.seconds for case in can) / 60:.0f} min", file=sys.stderr)
 
-    def tell(result: suite.Result) -> None:
+    def show(result: suite.Result) -> None:
         print(result.line, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def main() -> int:
         bench.folder.mkdir(parents=True, exist_ok=True)
         results: list[suite.Result] = []
         try:
-            results.extend(suite.run(can, bench, tell, asked.tries))
+            results.extend(suite.run(can, bench, show, asked.tries))
         finally:  # at the time limit, too
             print(*matrix.page(results, cannot), sep="\n", flush=True)
     return 0

@@ -73,10 +73,10 @@ def diagnosis_of(command: Sequence[str], into: Path, folder: Path = FOLDER) -> d
     return diagnosis
 
 
-def judge(program: str, expected: Mapping[str, Any], told: Mapping[str, Any], s: float) -> Row:
+def judge(program: str, expected: Mapping[str, Any], diagnosis: Mapping[str, Any], s: float) -> Row:
     """Compare a diagnosis with what was expected of it."""
-    primary = told["primary"]
-    found = primary["cause"] if primary else told["verdict"]
+    primary = diagnosis["primary"]
+    found = primary["cause"] if primary else diagnosis["verdict"]
     causes = tuple(expected["cause"])
     place = (primary or {}).get("places") or []
     named = place[0] if place else {}
@@ -129,10 +129,10 @@ def measure_one(name: str, expected: Mapping[str, Any]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         command = command_of(FOLDER / name, expected.get("ranks", 1))
         try:
-            told = diagnosis_of(command, Path(folder) / "r")
+            diagnosis = diagnosis_of(command, Path(folder) / "r")
         except (subprocess.SubprocessError, LookupError) as error:
-            told = failed(error)
-    return judge(name, expected, told, time.monotonic() - began)
+            diagnosis = failed(error)
+    return judge(name, expected, diagnosis, time.monotonic() - began)
 
 
 HEAD = ("program", "cause", "found", "line", "named line", "s:")

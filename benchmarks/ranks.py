@@ -2,7 +2,7 @@
 
 Every step has 256 positives over all ranks. At full size windows of all ways take turns; a way's
 speed is that of its slower rank. Then each trains three epochs of Frappe, real where HPCNCF_DATA
-names the folder of its zip. Rows go over gloo where the ranks are told that they are on two nodes.
+names the folder of its zip. Rows go over gloo where the ranks take themselves to be on two nodes.
 Exposed waiting and bytes are a rank's mean step's.
 """
 

@@ -57,7 +57,7 @@ def configuration(label: str, rows: Sequence[Row] | None = None, **changes: Any)
         label=label,
         rows=rows,
         figures=dict(figures(rows)),
-        tells_speed=all(each["instances_per_s"] for each in rows),
+        has_speed=all(each["instances_per_s"] for each in rows),
     )
 
 

@@ -403,7 +403,7 @@ class Configuration:
     rows: Sequence[Row_summary]
     figures: Mapping[str, float]
     """Those known of `spread`'s columns, and of its scaling."""
-    tells_speed: bool = True
+    has_speed: bool = True
     """Whether instances per second are known, of all that it is compared with, too."""
 
     def median(self, name: str) -> float | None:
@@ -429,7 +429,7 @@ class Configuration:
     @property
     def by_time(self) -> bool:
         """Its speed is in runs per hour: nobody counted instances."""
-        return self.is_command and not self.tells_speed
+        return self.is_command and not self.has_speed
 
     @property
     def command(self) -> str:
@@ -488,8 +488,8 @@ def group_configurations(runs: Iterable[Row_summary]) -> list[Configuration]:
         _configuration(key, rows, label_settings(rows[0], varying, unsaid), known)
         for (key, rows), known in zip(grouped.items(), figures, strict=True)
     ]
-    tells_speed = all(row["instances_per_s"] for rows in grouped.values() for row in rows)
-    found = [replace(one, tells_speed=tells_speed) for one in found]
+    has_speed = all(row["instances_per_s"] for rows in grouped.values() for row in rows)
+    found = [replace(one, has_speed=has_speed) for one in found]
     return _add_scaling(
         sorted(found, key=lambda one: (one.series, one.cores, one.ranks, one.label))
     )

@@ -84,9 +84,9 @@ class Arena:
 
     def _settings(self, training: Training) -> dict[str, Any]:
         counts = {"users": self.plain.manifest.users, "items": self.plain.manifest.items}
-        told = training.model_dump(include={"seed", "lr", "negatives"})
+        shared = training.model_dump(include={"seed", "lr", "negatives"})
         batch = {"batch": training.batch_over_ranks(1)}
-        return Model().model_dump() | told | batch | counts
+        return Model().model_dump() | shared | batch | counts
 
 
 def windows(arena: Arena) -> list[list[Window]]:
@@ -155,10 +155,10 @@ def print_full_size(data: Prepared, folder: Path) -> dict[str, dict[str, str]]:
 
 def print_small(data: Prepared, folder: Path) -> None:
     arena = Arena(data, folder)
-    told = arena.plain.manifest
+    manifest = arena.plain.manifest
     print(
         f"\n### Small\n\n{data.manifest.title}. Without context and repeated pairs "
-        f"{told.train_rows:,} training pairs. {EPOCHS} epochs, medians of {len(SEEDS)} seeds.\n"
+        f"{manifest.train_rows:,} training pairs. {EPOCHS} epochs, medians of {len(SEEDS)} seeds.\n"
     )
     found = small(arena)
     cells = speed_cells([[window for window, _ in of] for of in found])

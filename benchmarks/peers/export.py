@@ -23,16 +23,16 @@ def plain(data: Prepared) -> Prepared:
 
     cornac drops repeated pairs; test rows and their negatives stay as they are.
     """
-    told, pairs = data.manifest, data.manifest.train_pairs
-    changes = {"train_rows": pairs, "rows": pairs + told.test_rows}
+    manifest, pairs = data.manifest, data.manifest.train_pairs
+    changes = {"train_rows": pairs, "rows": pairs + manifest.test_rows}
     nothing = {"context_columns": [], "small_columns": 0}
-    owners = np.repeat(np.arange(told.users), np.diff(data.positives_indptr))
+    owners = np.repeat(np.arange(manifest.users), np.diff(data.positives_indptr))
     anywhere = np.random.default_rng(0).permutation(pairs)  # neighbours may share a block
     return replace(
         data,
-        manifest=told.model_copy(update=changes | nothing),
+        manifest=manifest.model_copy(update=changes | nothing),
         train_rows=pack_rows(owners[anywhere], data.positives[anywhere], np.empty((pairs, 0)), 0),
-        test_context=np.empty((told.test_rows, 0), dtype=np.float32),
+        test_context=np.empty((manifest.test_rows, 0), dtype=np.float32),
     )
 
 

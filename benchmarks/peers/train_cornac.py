@@ -55,7 +55,7 @@ def main() -> None:
         seed=settings["seed"],
     )
     versions = {name: metadata.version(name) for name in ("cornac", "torch", "numpy")}
-    talk.tell({"versions": versions})
+    talk.send({"versions": versions})
     model.fit(data)
     users, candidates = np.load(folder / "test_users.npy"), np.load(folder / "candidates.npy")
     pairs = zip(users.tolist(), candidates, strict=True)

@@ -78,7 +78,7 @@ def main() -> None:
     model = NeuMF(chosen, loader.dataset)
     trainer = Trainer(chosen, model)
     versions = {name: metadata.version(name) for name in ("recbole", "torch", "numpy")}
-    talk.tell({"versions": versions})
+    talk.send({"versions": versions})
     # Its training loop as it stands; `fit` adds nothing to it but saving and validation.
     trainer._train_epoch(talk.batches((loader for _ in count()), len), 0)
     np.save(folder / "scores-recbole.npy", scores(model, dataset, folder))

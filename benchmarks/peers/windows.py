@@ -19,11 +19,11 @@ Batch = TypeVar("Batch")
 
 
 class Windows:
-    def __init__(self, asked: TextIO, told: TextIO) -> None:
-        self._asked, self._told = asked, told
+    def __init__(self, questions: TextIO, answers: TextIO) -> None:
+        self._questions, self._answers = questions, answers
 
-    def tell(self, message: dict[str, Any]) -> None:
-        print(json.dumps(message), file=self._told, flush=True)
+    def send(self, message: dict[str, Any]) -> None:
+        print(json.dumps(message), file=self._answers, flush=True)
 
     def batches(
         self, epochs: Iterable[Iterable[Batch]], instances: Callable[[Batch], int]
@@ -33,16 +33,16 @@ class Windows:
         A window's seconds go from the request for its first batch to that for the next window's.
         """
         batches = chain.from_iterable(epochs)
-        for line in self._asked:
+        for line in self._questions:
             done, began = 0, time.perf_counter()
             for batch in islice(batches, json.loads(line)["steps"]):
                 done += instances(batch)
                 yield batch
-            self.tell({"instances": done, "seconds": time.perf_counter() - began})
+            self.send({"instances": done, "seconds": time.perf_counter() - began})
 
 
 def opened() -> Windows:
     """Over standard input and output; what a peer prints goes to standard error instead."""
-    told = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    return Windows(sys.stdin, told)
+    return Windows(sys.stdin, answers)

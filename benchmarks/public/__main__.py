@@ -80,10 +80,10 @@ def measure(names: Sequence[str]) -> Iterator[Row]:
                 command, start = prepared(program, python, Path(folder))
                 if "stop_s" in program:
                     command = ["timeout", "--signal=INT", str(program["stop_s"]), *command]
-                told = diagnosis_of(command, Path(folder) / "results", start)
+                diagnosis = diagnosis_of(command, Path(folder) / "results", start)
             except (subprocess.SubprocessError, LookupError) as error:
-                told = failed(error)
-        row = judge(name, {"cause": [], **program}, told, time.monotonic() - began)
+                diagnosis = failed(error)
+        row = judge(name, {"cause": [], **program}, diagnosis, time.monotonic() - began)
         yield row if "cause" in program else replace(row, expected=(NOT_ESTABLISHED,))
 
 

@@ -287,7 +287,7 @@ class Child:
         """What it was passed, or got from the terminal as we did."""
 
     @property
-    def told_to_end(self) -> bool:
+    def asked_to_end(self) -> bool:
         return bool(self.signals & ENDING)
 
     def wait(

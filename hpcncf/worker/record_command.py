@@ -248,7 +248,7 @@ def _leave(
 ) -> str | None:
     """Write what is left; a full disk must not hide how the command ended."""
     reason: Literal["exited", "cancelled"] = "exited"
-    if child.told_to_end and code != 0:
+    if child.asked_to_end and code != 0:
         reason = "cancelled"
     try:
         write_record(attempt.rank(rank.rank), rank)
@@ -317,7 +317,7 @@ def _here() -> str:
 
 
 def _outcome(child: Child, code: int) -> Outcome:
-    return "completed" if code == 0 else "stopped" if child.told_to_end else "failed"
+    return "completed" if code == 0 else "stopped" if child.asked_to_end else "failed"
 
 
 def _error(code: int) -> dict[str, str] | None:

@@ -29,7 +29,7 @@ inline void pause_briefly() {
 #endif
 }
 
-// The core that runs this thread, or -1 where a system does not tell.
+// The core that runs this thread, or -1 where a system does not say.
 inline int core_here() {
 #if defined(__linux__)
   return sched_getcpu();

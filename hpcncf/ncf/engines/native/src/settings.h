@@ -1,4 +1,4 @@
-// What the engine is told: once, and of each step. Python lays these out alike (library.py).
+// What the engine receives: once, and for each step. Python lays these out alike (library.py).
 #pragma once
 
 #include <cstdint>
