@@ -148,7 +148,7 @@ class Commands:
                 name = str(job["number"]) + ("" if element is None else f"_{element}")
                 if element not in gone:
                     yield job, name, "PENDING"
-                elif ended:
+                elif ended and gone >= set(job["elements"]):  # one of many leaves no trace
                     yield job, name, "CANCELLED"
 
     def squeue(self, words: list[str]) -> str:
