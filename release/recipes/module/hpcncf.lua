@@ -8,7 +8,6 @@ whatis("Version: @VERSION@")
 whatis("Description: measures why a training job wastes its cores, and what to request instead")
 
 local prefix = os.getenv("HPCNCF_PREFIX") or "/opt/hpcncf/@VERSION@"
-setenv("HPCNCF_PREFIX", prefix)
 prepend_path("PATH", pathJoin(prefix, "command"))
 prepend_path("MANPATH", pathJoin(prefix, "share/man"))
 -- An empty entry stands for the pages of the system.
