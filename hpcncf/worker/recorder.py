@@ -237,8 +237,9 @@ def in_the_end(code: int) -> None:
 TRACEBACK_LINES = 12
 # Ranks that agreed to stop leave their records within a second of one another.
 OTHERS_S = 10.0
-# The same of ranks on other nodes that are stopped before they have met.
-ELSEWHERE_S = 5.0
+# The same of ranks on other nodes that are stopped before they have met: once before a short
+# KillWait ends this rank, once more because a file server may show their records late.
+ELSEWHERE_S = (1.0, 4.0)
 MOST_NAMED = 4
 
 
@@ -364,20 +365,19 @@ class Recorded(AbstractContextManager["Recorded"]):
             if refusal := put_back(decision.job_id):
                 error.fate = f"; not put back into the queue: {refusal}"
                 self._write(record.model_copy(update={"error": self._error_fields()}))
-        elif self._stopped_before_meeting(error):
-            all_left(self.attempt, self.place.world_size, ELSEWHERE_S)
-            cause = end(self.attempt.first("failed"))
-            cause = cause or silent_elsewhere(self.place, self.attempt.recorded_ranks())
-            if cause and isinstance(error, Stopped):
-                error.fate = f" after another rank ended: {cause}"
+        elif isinstance(error, Stopped) and self._stopped_before_meeting(error):
+            for within_s in ELSEWHERE_S:
+                all_left(self.attempt, self.place.world_size, within_s)
+                cause = end(self.attempt.first("failed"))
+                cause = cause or silent_elsewhere(self.place, self.attempt.recorded_ranks())
+                error.fate = f" after another rank ended: {cause}" if cause else ""
                 self._write(record.model_copy(update={"error": self._error_fields()}))
         return True
 
-    def _stopped_before_meeting(self, error: BaseException | None) -> bool:
+    def _stopped_before_meeting(self, error: Stopped) -> bool:
         """Whether it was stopped as a job's ranks are, and nothing on this node explains it."""
         several = self.place.world_size > self.place.local_world_size and not self.peers
-        stopped = isinstance(error, Stopped) and error.signum == signal.SIGTERM and not error.fate
-        return several and stopped
+        return several and error.signum == signal.SIGTERM and not error.fate
 
     def _write(self, record: RankRecord) -> None:
         path = self.attempt.rank(self.place.rank)

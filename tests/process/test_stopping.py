@@ -134,7 +134,7 @@ def test_a_rank_that_is_ended_for_one_on_another_node_names_it(
 ) -> None:
     """Before the ranks have met, those that are stopped leave a record, and the killed one none."""
     monkeypatch.setenv("SLURM_STEP_NODELIST", "node[1-3]")
-    monkeypatch.setattr(recorder, "ELSEWHERE_S", 0.3)
+    monkeypatch.setattr(recorder, "ELSEWHERE_S", (0.1, 0.2))
     there = Place(rank=2, world_size=3, local_world_size=1, node_index=2)
     with recorded(tmp_path, there):
         raise Stopped(signal.SIGTERM)
