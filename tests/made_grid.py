@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
 
-from hpcncf.tune.search import Ask, Objective, Point, Rules, Step, Trial, next_step
+from hpcncf.tune.job_file import select_runs
+from hpcncf.tune.search import Ask, Objective, Point, Rules, Step, Trial, known_of, next_step
 
 ROWS = 83_731
 # Positives per second of one thread, and what a second one adds; none is measured.
@@ -72,6 +73,10 @@ class Grid:
         return frozenset(batch for batch, hr10 in seen.items() if hr10 < best - 0.02)
 
 
+def decided(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Step:
+    return next_step(known_of(points, trials, rules), select_runs)
+
+
 def tuned(
     grid: Grid, core_hours: float, objective: Objective = "knee", trials: Sequence[Trial] = ()
 ) -> tuple[Step, list[Trial]]:
@@ -79,7 +84,7 @@ def tuned(
     made = list(trials)
     for _ in range(200):
         rules = Rules(objective, core_hours, unsound=grid.unsound(made))
-        step = next_step(grid.points, made, rules)
+        step = decided(grid.points, made, rules)
         if step.kind != "send":
             return step, made
         made += [grid.run(ask) for ask in step.asks]

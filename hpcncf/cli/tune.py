@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.cli import tune_program
 from hpcncf.cli.output import format_path
 from hpcncf.cli.plan import warn
 from hpcncf.errors import UsageError, plural
@@ -18,15 +19,17 @@ from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
     from hpcncf.launch.submit import Launched
+    from hpcncf.records.submissions import Cluster
+    from hpcncf.tune.job_file import JobFile
     from hpcncf.tune.outcome import Outcome, Worse
-    from hpcncf.tune.trial import Going, Now
+    from hpcncf.tune.tuning import Now, Tuning
 
 
 # Two digits of a budget may be less than it.
 ROUNDED_UP: Final = 1.05
 
 
-def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
+def sentences(tuning: JobFile, now: Now, found: Outcome | None) -> str:
     if found is None:
         reasons = [f"  {trial.reason}" for trial in now.trials if trial.reason]
         return "\n".join([f"{now.step.why} ({_spent(tuning, now)})", *dict.fromkeys(reasons)])
@@ -36,7 +39,7 @@ def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
     )
 
 
-def _best(tuning: Going, found: Outcome) -> str:
+def _best(tuning: JobFile, found: Outcome) -> str:
     best = found.best
     costs = [f"{best.point.cores * best.epoch_s:.3g} core-s/epoch"]
     costs += [f"{best.point.gpus * best.epoch_s:.3g} GPU-s/epoch"] * (best.point.gpus > 0)
@@ -78,7 +81,7 @@ def _beside(found: Outcome) -> list[str]:
     return lines + [f"not measured: {line}" for line in found.failed]
 
 
-def _short(tuning: Going, now: Now, found: Outcome) -> list[str]:
+def _short(tuning: JobFile, now: Now, found: Outcome) -> list[str]:
     """What the budget was too small for, and which would do."""
     lines = []
     if found.unseen:
@@ -99,20 +102,16 @@ def _worse(left: Worse) -> str:
     return f"left out for its quality{score}: {left.label}{more}"
 
 
-def _spent(tuning: Going, now: Now) -> str:
-    number = len(now.trials)
+def _spent(tuning: JobFile, now: Now) -> str:
+    number, gpus = len(now.trials), ""
+    if any(point.gpus for point in tuning.grid.points):
+        price = max(point.gpu_hour for point in tuning.grid.points)
+        gpus = f"; an hour of a GPU counts as {price:g} core-hours"
+        gpus = gpus if price else "; hours of its GPUs are not counted (--gpu-hour)"
     return (
         f"spent: {now.spent_core_h:.3g} of {tuning.core_hours:g} core-hours on {number} "
-        f"run{'s' * (number != 1)} of {len(tuning.grid.points)} points{_gpus(tuning)}"
+        f"run{'s' * (number != 1)} of {len(tuning.grid.points)} points{gpus}"
     )
-
-
-def _gpus(tuning: Going) -> str:
-    if not tuning.has_gpus:
-        return ""
-    if not tuning.gpu_hour:
-        return "; hours of its GPUs are not counted (--gpu-hour)"
-    return f"; an hour of a GPU counts as {tuning.gpu_hour:g} core-hours"
 
 
 def _describe_whole_grid(found: Outcome, now: Now) -> list[str]:
@@ -125,7 +124,7 @@ def _describe_whole_grid(found: Outcome, now: Now) -> list[str]:
     ]
 
 
-def _next(tuning: Going, found: Outcome) -> list[str]:
+def _next(tuning: JobFile, found: Outcome) -> list[str]:
     there = format_path(tuning.paths.folder)
     lines = [f"every run of it: hpcncf report {there}"]
     if found.advice:
@@ -207,76 +206,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf.launch.submit import choose_cluster
+    from hpcncf.tune.tuning import read_state, send
+
+    cluster = choose_cluster(args.cluster)
     if len(args.job) > 1 or not args.job[0].endswith((".yaml", ".yml")):
-        from hpcncf.cli.tune_program import run as tune_program
-
-        args.budget = args.budget or DEFAULT_BUDGET
-        return tune_program(args)
-    if not args.budget:
-        raise UsageError("tune: --budget CORE_HOURS is required for a job file")
-    args.job = Path(args.job[0])
-    return tune_job(args)
-
-
-def tune_job(args: argparse.Namespace) -> int:
-    from hpcncf.tune import outcome
-    from hpcncf.tune.trial import read_state, send
-
-    tuning = _going(args)
-    show = _printer(args)
-    for line in tuning.grid.left_out:
-        print(f"hpcncf: left out: {line}", file=sys.stderr)
+        args.wait = True
+        tuning: Tuning = tune_program.build(args, cluster)
+    else:
+        tuning = _of_job_file(args, cluster)
     in_vain = 0
+
+    def show(text: str) -> None:
+        """On the way: beside the JSON, and beside a program's table."""
+        print(text, file=sys.stderr if args.json or len(args.job) > 1 else sys.stdout, flush=True)
+
     while True:
         now = read_state(tuning)
         if now.step.kind == "done":
-            return _end(args, tuning, now, outcome.find_outcome(tuning, now))
+            return _end(args, now)
         if now.step.kind == "send":
-            show(_sending(tuning, now))
-            launched = send(tuning, now)
+            show(_sending(now))
+            launched = send(now)
             _complain(launched)
             in_vain = 0 if now.step.asks else in_vain + 1
             if not launched.runs or in_vain > IN_VAIN:
-                return _stuck(args, tuning, now)
+                return _stuck(args, now)
         else:
-            show(f"{now.step.why}: {_under_way(now)}")
+            under_way = sum(trial.fate == "under way" for trial in now.trials)
+            show(f"{now.step.why}: {plural(under_way, 'run')}")
         if not args.wait:
-            return _later(args, tuning, now)
-        _wait(args, tuning)
+            return _later(args, now)
+        _wait(args, now)
 
 
-def _going(args: argparse.Namespace) -> Going:
-    from hpcncf.launch.submit import choose_cluster, limits_of
+def _of_job_file(args: argparse.Namespace, cluster: Cluster) -> Tuning:
+    from hpcncf.launch.submit import limits_of
     from hpcncf.paths import ResultPaths
-    from hpcncf.tune.trial import Going, grid_of, job_of
+    from hpcncf.tune.job_file import JobFile, grid_of, job_of
 
-    job = job_of(args.job, args.settings)
+    if not args.budget:
+        raise UsageError("tune: --budget CORE_HOURS is required for a job file")
+    job = job_of(Path(args.job[0]), args.settings)
     warn(job)
-    cluster = choose_cluster(args.cluster)
     limits = limits_of(job, cluster)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     grid = grid_of(job, cluster, limits, args.gpu_hour)
-    return Going(paths, grid, args.objective, args.budget, cluster, limits)
+    for line in grid.left_out:
+        print(f"hpcncf: left out: {line}", file=sys.stderr)
+    return JobFile(paths, grid, args.objective, args.budget, cluster, limits)
 
 
-def _printer(args: argparse.Namespace) -> Any:
-    """Sentences on the way: beside the JSON, which is to be alone on the standard output."""
-    return lambda text: print(text, file=sys.stderr if args.json else sys.stdout, flush=True)
-
-
-def _sending(tuning: Going, now: Now) -> str:
+def _sending(now: Now) -> str:
     again = sum(trial.fate == "open" for trial in now.trials)
     number = len(now.step.asks) + again
     price = "" if now.step_core_h is None else f", about {now.step_core_h:.2g} core-hours"
     return (
         f"{now.step.why}: {plural(number, 'run')}{price} "
-        f"({now.spent_core_h:.2g} of {tuning.core_hours:g} spent)"
+        f"({now.spent_core_h:.2g} of {now.tuning.core_hours:g} spent)"
     )
-
-
-def _under_way(now: Now) -> str:
-    number = sum(trial.fate == "under way" for trial in now.trials)
-    return plural(number, "run")
 
 
 def _complain(launched: Launched) -> None:
@@ -287,81 +275,94 @@ def _complain(launched: Launched) -> None:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
-def _wait(args: argparse.Namespace, tuning: Going) -> None:
+def _wait(args: argparse.Namespace, now: Now) -> None:
     """Wait for all runs under way, by their records: another call may have submitted them."""
     from hpcncf.cli.wait import wait
     from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
 
-    states = status.states(tuning.paths, read_plan(tuning.paths))
+    paths = now.tuning.paths
+    states = status.states(paths, read_plan(paths))
     asked = [state.run.id for state in states if state.state in status.UNDER_WAY]
-    wait(tuning.paths, asked, args.json)
+    wait(paths, asked, args.json or len(args.job) > 1)
 
 
-def _stuck(args: argparse.Namespace, tuning: Going, now: Now) -> int:
+def _stuck(args: argparse.Namespace, now: Now) -> int:
     print(
         "hpcncf: these runs are not taken, or end without a record: see hpcncf status, then call "
         "again",
         file=sys.stderr,
     )
-    return _later(args, tuning, now)
+    return _later(args, now)
 
 
-def _later(args: argparse.Namespace, tuning: Going, now: Now) -> int:
-    from hpcncf.cli.output import format_path
-
+def _later(args: argparse.Namespace, now: Now) -> int:
     if args.json:
-        print(json.dumps(_plain(tuning, now, None), indent=2))
+        print(json.dumps(_plain(now), indent=2))
         return 3
-    there = format_path(tuning.paths.folder)
+    there = format_path(now.tuning.paths.folder)
     print(f"look with: hpcncf status {there}\nwhen they have ended, go on: {_same(args)}")
     return 3
 
 
 def _same(args: argparse.Namespace) -> str:
-    words = ["hpcncf", "tune", str(args.job)]
+    words = ["hpcncf", "tune", *(args.job if len(args.job) == 1 else [])]
     words += [word for setting in args.settings for word in ("-s", setting)]
     words += ["--budget", f"{args.budget:g}"]
+    words += ["--cores", str(args.cores)] * (args.cores is not None)
     words += ["--gpu-hour", f"{args.gpu_hour:g}"] * (args.gpu_hour > 0)
     words += ["--objective", args.objective] * (args.objective != "knee")
     words += ["--cluster", args.cluster] * (args.cluster != "auto")
     words += ["--results", str(args.results)] * (args.results is not None)
+    words += ["--", *args.job] * (len(args.job) > 1)
     return shlex.join(words)
 
 
-def _end(args: argparse.Namespace, tuning: Going, now: Now, found: Outcome | None) -> int:
+def _end(args: argparse.Namespace, now: Now) -> int:
     from hpcncf.records.plan_file import writing
     from hpcncf.records.schema import write_text
+    from hpcncf.tune.job_file import JobFile
+    from hpcncf.tune.outcome import find_outcome
 
-    if found and found.advice:
-        with writing(tuning.paths.folder):
-            write_text(tuning.paths.best, found.advice.job_yaml)
-    if args.json:
-        print(json.dumps(_plain(tuning, now, found), indent=2))
+    plain, words = {}, ""
+    if isinstance(now.tuning, JobFile):
+        found = find_outcome(now.tuning, now)
+        if found and found.advice:
+            with writing(now.tuning.paths.folder):
+                write_text(now.tuning.paths.best, found.advice.job_yaml)
+        plain, words = _plain_outcome(now, found), sentences(now.tuning, now, found)
     else:
-        print(sentences(tuning, now, found))
-    if found is None:
+        plain, words = tune_program.outcome(args, now)
+    print(json.dumps(_plain(now) | plain, indent=2) if args.json else words)
+    if now.step.chosen is None:
         return 1  # no point could be measured: calling again changes nothing
-    return 0 if found and found.verified and not now.step.why else 3
+    return 0 if now.step.verified and not now.step.why else 3
 
 
-def _plain(tuning: Going, now: Now, found: Outcome | None) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "results": str(tuning.paths.folder),
+def _plain(now: Now) -> dict[str, Any]:
+    from hpcncf.tune.program import Programs
+
+    grid = now.tuning.grid
+    if isinstance(now.tuning, Programs):
+        runs: dict[str, Any] = {"trials": tune_program.plain_trials(now)}
+    else:
+        of_gpu = max((point.gpu_hour for point in grid.points), default=0.0)
+        listed = [{"run_id": grid.run(one.ask).id, **asdict(one)} for one in now.trials]
+        runs = {"gpu_hour_core_hours": of_gpu, "runs": listed}
+    return {
+        "results": str(now.tuning.paths.folder),
         "step": now.step.kind,
         "why": now.step.why,
-        "budget_core_hours": tuning.core_hours,
-        "gpu_hour_core_hours": tuning.gpu_hour,
+        "budget_core_hours": now.tuning.core_hours,
         "spent_core_hours": now.spent_core_h,
-        "runs": [_plain_trial(tuning, trial) for trial in now.trials],
+        **runs,
     }
+
+
+def _plain_outcome(now: Now, found: Outcome | None) -> dict[str, Any]:
     if found is None:
-        return plain
+        return {}
     kept = asdict(replace(found, advice=None)) | {"best": found.best.point.label}
-    settings = tuning.grid.settings[found.best.point.index]
-    file = str(tuning.paths.best) if found.advice else None
-    return plain | kept | {"settings": settings, "epoch_s": found.best.epoch_s, "job_file": file}
-
-
-def _plain_trial(tuning: Going, trial: Any) -> dict[str, Any]:
-    return {"run_id": tuning.grid.run(trial.ask).id, **asdict(trial)}
+    settings = now.tuning.grid.settings[found.best.point.index]
+    file = str(now.tuning.paths.best) if found.advice else None
+    return kept | {"settings": settings, "epoch_s": found.best.epoch_s, "job_file": file}

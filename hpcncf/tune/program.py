@@ -1,41 +1,38 @@
-"""Tune any program: which cores, threads, workers and remedies, by short trials of it.
+"""The trials of a program: which cores, threads, workers and remedies.
 
-Each setup is a run of a job whose workload is a trial; the local queue runs them one after another,
-in rounds of random order, and Slurm as arrays. All decisions follow from the trials in the results
-folder, so a tuning may be killed anywhere and be called again.
+Each setup is a point that the search adds, and its trial a run of a job whose workload is one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
-from hpcncf.errors import UsageError, plural
-from hpcncf.job.plan import Plan, Run
+from hpcncf.errors import plural
 from hpcncf.job.spec import JobSpec, Program, Remedies, Resources
-from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf.records.submissions import Cluster
 from hpcncf.tune.search import (
     REPEATS,
     Ask,
     Figure,
+    Grid,
+    Known,
     Objective,
     Point,
+    Rules,
+    Step,
     Trial,
     best_first,
-    build_run,
-    figures_of_points,
     open_ones,
 )
+from hpcncf.tune.tuning import Row, Tuning
 from hpcncf_analysis.diagnosis.diagnose import diagnose_attempt
 
 # Losses of the first steps agree within this, relative to them or to 1: sums in another order
@@ -77,41 +74,80 @@ class Setup:
         }
         return {"resources.cpus_per_task": self.cores, **found}
 
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Setup:
+        values = {key.partition(".")[2]: value for key, value in settings.items()}
+        cores = values.pop("cpus_per_task")
+        return cls(cores, Remedies.model_validate(values))
+
 
 @dataclass(frozen=True)
-class Seen:
-    """One trial that ended."""
+class ShortTrial(Trial):
+    """`epoch_s` is of a step. A trial has no length that could be asked for: all of it counts as
+    start-up."""
 
-    setup: Setup
-    repeat: int
-    run_id: str
-    core_hours: float
-    step_s: float | None
-    """None where its steps were too few, or it failed."""
-    error: float
-    """Half the width of the 95 % interval, relative."""
-    losses: tuple[float | None, ...]
-    memory_mib: float
-    used: float | None
+    losses: tuple[float | None, ...] = ()
+    memory_mib: float = 0.0
+    used: float | None = None
     """Cores."""
-    not_applied: tuple[str, ...]
-    applied: tuple[tuple[str, str], ...]
+    not_applied: tuple[str, ...] = ()
+    applied: tuple[tuple[str, str], ...] = ()
     """Remedy, and to what."""
-    reason: str = ""
-    """Why there is no figure."""
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """What is fixed for all rounds."""
+class Programs(Tuning):
+    """The tuning of a program."""
 
-    paths: ResultPaths
-    job: JobSpec
     cores: int
     """The most of a trial."""
-    core_hours: float
-    objective: Objective
-    cluster: Cluster
+
+    @property
+    def setups(self) -> list[Setup]:
+        """Of each point."""
+        return [Setup.of(settings) for settings in self.grid.settings]
+
+    def extended(self, more: Sequence[dict[str, Any]]) -> Programs:
+        settings = (*self.grid.settings, *more)
+        points = tuple(_point(at, Setup.of(each)) for at, each in enumerate(settings))
+        return replace(self, grid=replace(self.grid, settings=settings, points=points))
+
+    def measured(self, trial: Trial, row: Row) -> Trial:
+        folder = self.paths.run(row["run_id"]).folder
+        for path in sorted(folder.glob("attempt-*"), reverse=True):
+            attempt = AttemptPaths(path)
+            with suppress(RecordError):
+                return _measured(trial, attempt, read_record(attempt.rank(0), RankRecord))
+        return replace(trial, fate="failed", reason="it left no record")
+
+    def judged(
+        self,
+        trials: list[Trial],
+        rows: Mapping[str, Row],  # noqa: ARG002
+    ) -> tuple[list[Trial], Rules]:
+        return judge(self.setups, trials), Rules(self.objective, self.core_hours, judges=False)
+
+    def select(self, known: Known) -> Step:
+        return select_trials(self, known)
+
+    def suggested(self, setup: Setup) -> list[Remedies]:
+        """By the diagnosis of a trial; for the unchanged program also what is always worth a
+        look."""
+        words: list[str] = []
+        if not setup.remedies:
+            words += ALWAYS if setup.cores > 1 else ALWAYS[1:]
+        if setup in self.setups:
+            run = self.grid.run(Ask(self.setups.index(setup), None, 0))
+            attempts = sorted(self.paths.run(run.id).folder.glob("attempt-*"))
+            found = diagnose_attempt(AttemptPaths(attempts[-1])) if attempts else None
+            for finding in found.findings if found else ():
+                words += SUGGESTED.get(finding.cause, ())
+        parsed = [Remedies.parse(word) for word in dict.fromkeys(words)]
+        return [each for each in parsed if (each.workers or 0) <= 2 * setup.cores]
+
+
+def _point(at: int, setup: Setup) -> Point:
+    return Point(at, setup.label, setup.cores, 0.0, 1, 1, None)
 
 
 def build_tuning(
@@ -123,7 +159,7 @@ def build_tuning(
     cluster: Cluster,
     site: str | None,
     mem_gb: float,
-) -> Tuning:
+) -> Programs:
     """Raises UsageError."""
     script = next((Path(word).stem for word in command if word.endswith(".py")), "program")
     name = "".join(each if each.isalnum() else "-" for each in script).strip("-") or "program"
@@ -138,50 +174,31 @@ def build_tuning(
         resources=Resources(mem_gb=mem_gb, timeout_min=15, requeues=0),
     )
     paths = ResultPaths((folder or Path("results") / job.name).resolve())
-    return Tuning(paths, job, cores, core_hours, objective, cluster)
+    grid = Grid(job, {}, (), (), {})
+    return Programs(paths, grid, objective, core_hours, cluster, None, cores)
 
 
-def read_trials(tuning: Tuning) -> list[Seen]:
-    """Those that ended, in the plan's order."""
-    if not tuning.paths.plan.exists():
-        return []
-    plan = read_plan(tuning.paths)
-    if plan.job != tuning.job.name or any(run.workload != tuning.job.workload for run in plan.runs):
-        raise UsageError(
-            f"{tuning.paths.folder}: holds trials of another command. Choose another folder with "
-            "--results"
-        )
-    return [seen for run in plan.active() if (seen := _read_trial(tuning.paths, run))]
-
-
-def _read_trial(paths: ResultPaths, run: Run) -> Seen | None:
-    folder = paths.run(run.id).folder
-    for path in sorted(folder.glob("attempt-*"), reverse=True):
-        attempt = AttemptPaths(path)
-        with suppress(RecordError):
-            return _seen(run, attempt, read_record(attempt.rank(0), RankRecord))
-    return None
-
-
-def _seen(run: Run, attempt: AttemptPaths, rank: RankRecord) -> Seen:
+def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTrial:
     raw: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         raw = json.loads(attempt.trial.read_text())
     programs = [each for each in rank.program if not each.is_worker]
     noted = [each for program in programs for each in program.remedies]
+    applied = {each.remedy for each in noted if each.applied}
     reason = ""
     if "step_s" not in raw:
-        reason = "no backward pass of PyTorch was seen" if not raw else "too few steps"
-        if rank.exit_code:
-            reason = f"it failed: exit code {rank.exit_code}, see hpcncf logs {run.id}"
-    applied = {each.remedy for each in noted if each.applied}
-    return Seen(
-        setup=Setup(run.resources.cpus_per_task, run.remedies),
-        repeat=run.repeat,
-        run_id=run.id,
-        core_hours=rank.elapsed_s * run.resources.cores / 3600,
-        step_s=raw.get("step_s"),
+        reason = "no backward pass of PyTorch was seen"
+        if raw:
+            reason = f"it ended after {plural(raw['backwards'], 'step')}, too few to be timed"
+    return ShortTrial(
+        ask=trial.ask,
+        fate="failed" if reason else trial.fate,
+        core_hours=trial.core_hours,
+        epoch_s=raw.get("step_s"),
+        elapsed_s=rank.elapsed_s,
+        steps=1,
         error=raw.get("error", 0.0),
+        reason=reason,
         losses=tuple(raw.get("losses", ())),
         memory_mib=rank.memory.rss_peak_mib,
         used=rank.cores.used,
@@ -189,64 +206,23 @@ def _seen(run: Run, attempt: AttemptPaths, rank: RankRecord) -> Seen:
             f"{each.remedy}: {each.to}" for each in noted if each.remedy not in applied
         ),
         applied=tuple((each.remedy, each.to) for each in noted if each.applied),
-        reason=reason,
     )
 
 
-@dataclass(frozen=True)
-class State:
-    """Results of all trials."""
-
-    tuning: Tuning
-    seen: Sequence[Seen]
-    setups: tuple[Setup, ...]
-    points: tuple[Point, ...]
-    figures: dict[int, Figure]
-    """Of sound setups, by their place in `setups`."""
-    left_out: dict[Setup, str]
-    """Why a setup is out: it failed, nothing of it was applied, or its losses are others."""
-    spent_core_h: float
-
-    def figure(self, setup: Setup) -> Figure | None:
-        return self.figures.get(self.setups.index(setup)) if setup in self.setups else None
-
-    def ranked(self) -> list[Figure]:
-        return best_first(self.figures.values(), self.tuning.objective)
-
-    def of(self, setup: Setup) -> list[Seen]:
-        return [each for each in self.seen if each.setup == setup]
+def judge(setups: Sequence[Setup], trials: Sequence[Trial]) -> list[Trial]:
+    """A remedy fails of which nothing was applied, or with losses that are others."""
+    done = [each for each in trials if isinstance(each, ShortTrial) and each.fate == "completed"]
+    unchanged = [each for each in done if not setups[each.ask.point].remedies and each.losses]
+    judged: list[Trial] = []
+    for each in trials:
+        reason = _changed(setups[each.ask.point], each, unchanged) if each in done else ""
+        judged.append(replace(each, fate="failed", reason=reason) if reason else each)
+    return judged
 
 
-def judge(tuning: Tuning, seen: Sequence[Seen]) -> State:
-    setups = tuple(dict.fromkeys(each.setup for each in seen))
-    points = tuple(
-        Point(at, setup.label, setup.cores, 0.0, 1, 1, None) for at, setup in enumerate(setups)
-    )
-    left_out: dict[Setup, str] = {}
-    unchanged = [each for each in seen if not each.setup.remedies and each.losses]
-    for each in seen:
-        reason = each.reason or _changed(each, unchanged)
-        if reason:
-            left_out.setdefault(each.setup, reason)
-    trials = [
-        Trial(
-            Ask(setups.index(each.setup), None, each.repeat),
-            "completed",
-            each.core_hours,
-            epoch_s=each.step_s,
-            training_s=1.0,
-        )
-        for each in seen
-        if each.setup not in left_out
-    ]
-    figures = {at: _widened(one, seen) for at, one in figures_of_points(points, trials).items()}
-    spent = sum(each.core_hours for each in seen)
-    return State(tuning, seen, setups, points, figures, left_out, spent)
-
-
-def _changed(seen: Seen, unchanged: Sequence[Seen]) -> str:
+def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) -> str:
     """Why a remedy does not count: nothing of it was applied, or the losses are not the same."""
-    asked = str(seen.setup.remedies).split(",") if seen.setup.remedies else []
+    asked = str(setup.remedies).split(",") if setup.remedies else []
     applied = {remedy for remedy, _ in seen.applied}
     missing = [each for each in asked if each not in applied]
     if missing:
@@ -278,93 +254,107 @@ def first_difference(
     return None
 
 
-def _widened(figure: Figure, seen: Sequence[Seen]) -> Figure:
-    """One trial alone has the interval of its own steps."""
-    if figure.runs > 1:
-        return figure
-    own = [each for each in seen if each.step_s == figure.epoch_s]
-    error = max((each.error for each in own), default=0.0)
-    return replace(
-        figure, low=figure.epoch_s * max(0.0, 1 - error), high=figure.epoch_s * (1 + error)
-    )
-
-
 @dataclass(frozen=True)
-class Round:
-    why: str
-    wanted: tuple[tuple[Setup, int], ...]
-    """Setups, and which repeat of each."""
+class Tried:
+    """The setups with their figures."""
+
+    tuning: Programs
+    known: Known
+
+    def figure(self, setup: Setup) -> Figure | None:
+        setups = self.tuning.setups
+        return self.known.of.get(setups.index(setup)) if setup in setups else None
+
+    def of(self, setup: Setup) -> list[ShortTrial]:
+        """Its completed trials."""
+        found = [self.tuning.setups[each.ask.point] == setup for each in self.known.trials]
+        pairs = zip(self.known.trials, found, strict=True)
+        return [each for each, own in pairs if own and isinstance(each, ShortTrial)]
+
+    def step_s(self, setup: Setup) -> float:
+        figure = self.figure(setup)
+        return figure.epoch_s if figure else math.inf
 
 
-def next_round(state: State) -> Round | None:
-    """What to try now; None when all is known."""
-    base = Setup(state.tuning.cores)
-    for why, setups in _stages(state, base):
-        new = [setup for setup in dict.fromkeys(setups) if setup not in state.setups]
+def select_trials(tuning: Programs, known: Known) -> Step:
+    tried, base = Tried(tuning, known), Setup(tuning.cores)
+    ranked = best_first(known.of.values(), tuning.objective)
+    for why, setups in _stages(tried, base):
+        new = [setup for setup in dict.fromkeys(setups) if setup not in tuning.setups]
         if new:
-            return Round(why, tuple((setup, 0) for setup in new))
-        if base in state.left_out:
-            return None
-    ranked = [one for one in state.ranked() if one.point.index < len(state.setups)]
-    near = open_ones(ranked[:REPEATS], state.tuning.objective) if ranked else []
-    repeats = [(state.setups[one.point.index], one.runs) for one in near]
-    unchanged = state.figure(base)
-    if unchanged is not None and unchanged.runs < 2:
-        repeats.append((base, unchanged.runs))
-    if not repeats:
+            return _send(tuning, known, why, new, []) or _no_room(known, ranked, new)
+        if tried.figure(base) is None:
+            break
+    if not ranked:
+        return Step("done", f"{base.label}: {known.trials[0].reason}")
+    repeats = open_ones(ranked[:REPEATS], tuning.objective)
+    unchanged = tried.figure(base)
+    if unchanged is not None and unchanged.runs < 2 and unchanged not in repeats:
+        repeats.append(unchanged)
+    if repeats:
+        wanted = [tuning.setups[one.point.index] for one in repeats]
+        why = "repeats, for some are near each other"
+        return _send(tuning, known, why, [], repeats) or _no_room(known, ranked, wanted)
+    return Step("done", "", chosen=ranked[0].point.index, verified=True)
+
+
+def _send(
+    tuning: Programs, known: Known, why: str, new: Sequence[Setup], again: Sequence[Figure]
+) -> Step | None:
+    """As many as the budget has room for; None: it has for none."""
+    first = len(tuning.setups)
+    points = [_point(first + at, setup) for at, setup in enumerate(new)]
+    asks = [Ask(point.index, None, 0) for point in points]
+    asks += [Ask(one.point.index, None, one.runs) for one in again]
+    fit = replace(known, points=[*known.points, *points]).fitting(asks)
+    if not fit:
         return None
-    return Round("repeats, for some are near each other", tuple(dict.fromkeys(repeats)))
+    # New points must follow those there without a gap.
+    kept = [setup for setup, ask in zip(new, asks, strict=False) if ask in fit]
+    fit = (
+        *(Ask(first + at, None, 0) for at in range(len(kept))),
+        *(ask for ask in fit if ask.point < first),
+    )
+    labels = [*(each.label for each in kept), *(one.point.label for one in again)]
+    more = tuple(each.settings for each in kept)
+    return Step("send", f"{why}: {'; '.join(dict.fromkeys(labels))}", fit, more)
 
 
-def _stages(state: State, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
+def _no_room(known: Known, ranked: Sequence[Figure], wanted: Sequence[Setup]) -> Step:
+    labels = "; ".join(setup.label for setup in wanted)
+    why = f"the budget has no room for {labels}: {max(known.left_h, 0.0):.2g} core-hours are left"
+    return Step("done", why, chosen=ranked[0].point.index if ranked else None, verified=True)
+
+
+def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
     yield "the program as it is", [base]
-    singles = [Setup(base.cores, each) for each in _suggested(state, base)]
+    singles = [Setup(base.cores, each) for each in tried.tuning.suggested(base)]
     yield "each remedy by itself", singles
-    best = _combined(state, base, singles)
+    best = _combined(tried, base, singles)
     together = Setup(base.cores, best)
     yield "what helped, together", [together]
-    more = [Setup(base.cores, _joined(best, each)) for each in _suggested(state, together)]
+    more = [Setup(base.cores, _joined(best, each)) for each in tried.tuning.suggested(together)]
     yield "what is suggested next", more
     best = min(
-        [together, *more], key=lambda one: _step_s(state, one) / (WORTH if one == together else 1)
+        [together, *more], key=lambda one: tried.step_s(one) / (WORTH if one == together else 1)
     ).remedies
     ladder = [base.cores // 2**power for power in range(base.cores.bit_length())]
     chosen = [best]
     if base.cores > 1:
         alternatives = [Setup(base.cores, best), *singles, base]
         fastest = min(
-            (one for one in alternatives if state.figure(one)), key=lambda one: _step_s(state, one)
+            (one for one in alternatives if tried.figure(one)), key=lambda one: tried.step_s(one)
         )
         chosen = list(dict.fromkeys([*chosen, fastest.remedies]))
     yield "fewer cores", [Setup(cores, each) for cores in ladder if cores for each in chosen]
 
 
-def _step_s(state: State, setup: Setup) -> float:
-    figure = state.figure(setup)
-    return figure.epoch_s if figure else math.inf
-
-
-def _suggested(state: State, setup: Setup) -> list[Remedies]:
-    """By the diagnosis of a trial; for the unchanged program also what is always worth a look."""
-    words: list[str] = []
-    if not setup.remedies:
-        words += ALWAYS if setup.cores > 1 else ALWAYS[1:]
-    for seen in state.of(setup)[:1]:
-        attempts = sorted(state.tuning.paths.run(seen.run_id).folder.glob("attempt-*"))
-        found = diagnose_attempt(AttemptPaths(attempts[-1]))
-        for finding in found.findings if found else ():
-            words += SUGGESTED.get(finding.cause, ())
-    most = 2 * setup.cores
-    parsed = [Remedies.parse(word) for word in dict.fromkeys(words)]
-    return [each for each in parsed if (each.workers or 0) <= most]
-
-
-def _combined(state: State, base: Setup, singles: Iterable[Setup]) -> Remedies:
+def _combined(tried: Tried, base: Setup, singles: Iterable[Setup]) -> Remedies:
     """All that made a step faster by itself; of several for one setting, the fastest."""
-    before = _step_s(state, base)
-    helped = [one for one in singles if _step_s(state, one) * WORTH < before]
+    before = tried.step_s(base)
+    helped = [one for one in singles if tried.step_s(one) * WORTH < before]
     found = UNCHANGED
-    for one in sorted(helped, key=lambda one: -_step_s(state, one)):
+    for one in sorted(helped, key=lambda one: -tried.step_s(one)):
         found = _joined(found, one.remedies)
     return found
 
@@ -373,31 +363,6 @@ def _joined(one: Remedies, other: Remedies) -> Remedies:
     values = one.model_dump(exclude_defaults=True) | other.model_dump(exclude_defaults=True)
     values["persistent_workers"] = bool(values.get("workers"))
     return Remedies.model_validate(values)
-
-
-def fitting(state: State, wanted: Round) -> Round | None:
-    """The trials that the budget has room for; a trial costs what the others did."""
-    left = state.tuning.core_hours - state.spent_core_h
-    seconds = [3600 * each.core_hours / each.setup.cores for each in state.seen]
-    each_h = median(seconds) / 3600 if seconds else 0.0
-    kept = []
-    for setup, repeat in wanted.wanted:
-        if left < each_h * setup.cores or left <= 0:
-            break
-        left -= each_h * setup.cores
-        kept.append((setup, repeat))
-    return replace(wanted, wanted=tuple(kept)) if kept else None
-
-
-def send(tuning: Tuning, wanted: Round) -> Launched:
-    runs = [build_run(tuning.job, setup.settings, at, {}, {}) for setup, at in wanted.wanted]
-    known: dict[str, Run] = {}
-    if tuning.paths.plan.exists():
-        known = {run.id: run for run in read_plan(tuning.paths).runs}
-    known |= {run.id: run for run in runs}
-    leave_plan(tuning.paths, tuning.job, Plan(job=tuning.job.name, runs=list(known.values())))
-    plan = Plan(job=tuning.job.name, runs=runs)
-    return submit(tuning.paths, tuning.job, plan, tuning.cluster)
 
 
 @dataclass(frozen=True)
@@ -412,18 +377,14 @@ class Advice:
     """Lines of the program to change for good."""
 
 
-def advise(state: State) -> Advice | None:
-    ranked = state.ranked()
-    if not ranked:
-        return None
-    setup = state.setups[ranked[0].point.index]
-    base = state.figure(Setup(state.tuning.cores))
-    own = state.of(setup)
+def advise(tried: Tried, chosen: int) -> Advice:
+    figure, setup = tried.known.of[chosen], tried.tuning.setups[chosen]
+    base, own = tried.figure(Setup(tried.tuning.cores)), tried.of(setup)
     memory = max(each.memory_mib for each in own) * MEMORY_SPARE / 1024
     return Advice(
         setup,
-        ranked[0],
-        base.epoch_s / ranked[0].epoch_s if base else None,
+        figure,
+        base.epoch_s / figure.epoch_s if base else None,
         max(1, math.ceil(memory)),
         next((each.used for each in own if each.used is not None), None),
         tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),

@@ -1,17 +1,19 @@
-"""Select the next runs of a tuning: successive halving within classes."""
+"""The search of a tuning, for job files and for programs: trials, figures, budget, order.
+
+What runs next is decided by the trials alone: the same trials give the same answer, always.
+"""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import inf
 from statistics import median
 from typing import Any, Final, Literal
 
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Plan, Run, expand_job, grid_points
+from hpcncf.job.plan import Plan, Run, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis.advice.judge import within_price_limit
 
@@ -22,7 +24,7 @@ Fate = Literal["open", "under way", "failed", "completed"]
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration of the grid."""
+    """A configuration: of a job file's grid, or of a program's cores and remedies."""
 
     index: int
     """Its place in the grid."""
@@ -78,6 +80,8 @@ class Trial:
     """Evaluation and checkpoints."""
     steps: int = 0
     hr10: float | None = None
+    error: float = 0.0
+    """Half the width of the 95 % interval of its own steps, relative; 0: not known."""
     reason: str = ""
     """Why it failed."""
 
@@ -99,6 +103,8 @@ class Step:
     why: str
     asks: tuple[Ask, ...] = ()
     """The new runs of `send`; those that are open are sent again with them."""
+    more: tuple[dict[str, Any], ...] = ()
+    """Settings of points that the asks add to the grid."""
     chosen: int | None = None
     """Of `done`: the point; None where none could be measured."""
     verified: bool = False
@@ -155,7 +161,9 @@ def _figure(point: Point, trials: Sequence[Trial]) -> Figure:
     longest = [trial for trial in trials if trial.training_s >= AS_LONG * most]
     times = [trial.epoch_s or inf for trial in longest]
     whole = any(trial.whole for trial in trials)
-    return Figure(point, median(times), min(times), max(times), most, len(times), whole)
+    alone = longest[0].error if len(longest) == 1 else 0.0
+    low, high = min(times) * max(0.0, 1 - alone), max(times) * (1 + alone)
+    return Figure(point, median(times), low, high, most, len(times), whole)
 
 
 def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
@@ -178,9 +186,9 @@ def compared(one: Figure, objective: Objective) -> tuple[float, float]:
     return one.low, one.high
 
 
-def startup_s(trials: Iterable[Trial], otherwise: float = 0.0) -> float:
+def startup_s(trials: Iterable[Trial]) -> float:
     known = [trial.startup_s for trial in trials if trial.fate == "completed"]
-    return median(known) if known else otherwise
+    return median(known) if known else 0.0
 
 
 def core_hours(
@@ -193,19 +201,17 @@ def core_hours(
     if not done:
         return None
     steps = point.whole_steps if ask.steps is None else ask.steps
-    each_s = step_s(figure, done) if figure else point.batch * _slowest(points, done)
+    if figure:
+        each_s = step_s(figure, done)
+    else:
+        of_positive = (
+            one.training_s / (one.steps * points[one.ask.point].batch) for one in done if one.steps
+        )
+        each_s = point.batch * max(of_positive, default=0.0)
     seconds = startup_s(done) + steps * each_s
     if ask.steps is None:
         seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
     return point.charged * seconds / 3600
-
-
-def _slowest(points: Mapping[int, Point], done: Iterable[Trial]) -> float:
-    """Seconds of a positive."""
-    times = [
-        one.training_s / (one.steps * points[one.ask.point].batch) for one in done if one.steps
-    ]
-    return max(times, default=0.0)
 
 
 def step_s(figure: Figure, trials: Iterable[Trial]) -> float:
@@ -215,55 +221,9 @@ def step_s(figure: Figure, trials: Iterable[Trial]) -> float:
     return longest.training_s / longest.steps
 
 
-# Jamieson and Talwalkar 2016; a third is kept each time, as in Hyperband (Li et al. 2018).
-# Length is
-# seconds of training, not epochs: what is compared is speed, and a fast engine needs more steps
-# to
-# show its own. Nobody wins on less than the finalists had.
-
-KEPT: Final = 3
-"""One of so many goes on."""
-FINALISTS: Final = 3
-# The first race lasts as long as a run's start, which is paid in any case, and never less.
-SHORTEST_S: Final = 2.0
-LONG_ENOUGH: Final = 0.8
-# What a first glance saw so many times slower than the best is not looked at again.
-FAR: Final = 3.0
 # Nearer than that, two points with a run each are not distinguished.
 CLOSE: Final = 1.1
 REPEATS: Final = 3
-# A cut run of so much of the whole may as well be whole, and be evaluated.
-AS_WHOLE: Final = 0.8
-
-
-def finalists(
-    figures: Sequence[Figure], objective: Objective, first_s: float
-) -> tuple[list[Figure], list[tuple[Figure, float]]]:
-    """Who is left of a class, and those of them that must train longer first, with the seconds."""
-    left, target = best_first(figures, objective), first_s
-    while len(left) > 1:
-        left = _kept(left, objective)
-        short = [one for one in left if _short(one, target)]
-        if short or len(left) <= FINALISTS:
-            return left, [(one, target) for one in short]
-        left, target = best_first(left, objective), target * KEPT
-    return left, []
-
-
-def _short(one: Figure, target: float) -> bool:
-    return not one.whole and one.trained_s < LONG_ENOUGH * target
-
-
-def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
-    """With the cheapest: by it is judged which others are worth their cost."""
-    number = len(best) if len(best) <= FINALISTS else max(ceil(len(best) / KEPT), 2)
-    kept = [one for one in best[:number] if not _far(one, best[0], objective)]
-    cheapest = min(best, key=lambda one: one.price)
-    return kept if objective != "knee" or cheapest in kept else [*kept, cheapest]
-
-
-def _far(one: Figure, best: Figure, objective: Objective) -> bool:
-    return compared(one, objective)[0] > FAR * compared(best, objective)[1]
 
 
 def open_ones(best: Sequence[Figure], objective: Objective) -> list[Figure]:
@@ -280,25 +240,6 @@ def is_open(one: Figure, other: Figure, objective: Objective) -> bool:
     return low <= other_high * near and other_low <= high * near
 
 
-def longer(one: Figure, seconds: float, trials: Sequence[Trial]) -> Ask:
-    """A run that trains so many seconds, or whole where that is not much more."""
-    steps = ceil(seconds / step_s(one, trials))
-    return cut(one.point.index, steps, one.point.whole_steps, trials)
-
-
-def cut(point: int, steps: int, whole_steps: int, trials: Sequence[Trial]) -> Ask:
-    length = None if steps >= AS_WHOLE * whole_steps else steps
-    return Ask(point, length, repeats(point, length, trials))
-
-
-def once_more(one: Figure, trials: Sequence[Trial]) -> Ask:
-    """A repeat of its longest run."""
-    own = [trial for trial in trials if trial.ask.point == one.point.index]
-    longest = max(own, key=lambda trial: trial.training_s)
-    point, steps = longest.ask.point, longest.ask.steps
-    return Ask(point, steps, repeats(point, steps, trials))
-
-
 def repeats(point: int, steps: int | None, trials: Sequence[Trial]) -> int:
     """The number of runs of that length there are already: the next one's repeat."""
     return sum((trial.ask.point, trial.ask.steps) == (point, steps) for trial in trials)
@@ -307,23 +248,6 @@ def repeats(point: int, steps: int | None, trials: Sequence[Trial]) -> int:
 # What a run that is cut short does not need. Like its length, that makes it another run than the
 # whole one, with a folder of its own.
 CUT: Final = {"training.evaluation": "none", "training.checkpoint_every": 0}
-# These change how fast a model is trained, not which one.
-SPEED_ONLY: Final = {
-    *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse"),
-    *("parallel", "bucket_mb", "gradient_as_bucket_view", "static_graph", "compile", "cuda_graph"),
-    *("accumulate", "global_batch_size", "batch_size_per_rank", "checkpoint_every"),
-    *(
-        "checkpoint_every_min",
-        "log_every",
-        "interop_threads",
-        "omp_wait_policy",
-        "pin",
-        "cudnn_benchmark",
-    ),
-    *("workers", "persistent_workers", "prefetch_factor", "collate", "pin_memory"),
-    *("non_blocking", "prefetch_to_device", "profile", "profile_steps", "profile_ranks"),
-    *("profile_rate", "profile_native", "profile_subprocesses"),
-}
 
 
 @dataclass(frozen=True)
@@ -342,9 +266,8 @@ class Grid:
     def run(self, ask: Ask) -> Run:
         """As the job file has it, but for its length and what a cut run does not need."""
         cut = {} if ask.steps is None else {**CUT, "training.max_steps": ask.steps}
-        return build_run(
-            self.job, self.settings[ask.point] | cut, ask.repeat, self.keys, self.datasets
-        )
+        settings = self.settings[ask.point] | cut
+        return build_run(self.job, settings, ask.repeat, self.keys, self.datasets)
 
     def plan(self, asks: Sequence[Ask]) -> Plan:
         runs = {run.id: run for run in map(self.run, asks)}
@@ -386,79 +309,6 @@ def build_run(
     alone = {"grid": {}, "points": [dict(settings)], "exclude": [], "repeats": repeat + 1}
     runs = expand_job(job.model_copy(update=alone), keys, datasets).runs
     return next(run for run in runs if run.repeat == repeat)
-
-
-def build_grid(
-    job: JobSpec,
-    keys: Mapping[str, str | None],
-    rows: Mapping[str, int],
-    datasets: Mapping[str, str] | None = None,
-) -> Grid:
-    """`rows`: data path -> training positives; `datasets`: data path -> format.
-
-    Raises UsageError where there is nothing to choose from, or where runs cannot be made shorter.
-    """
-    if job.workload != "ncf":
-        raise UsageError(
-            "tune makes runs shorter by training.max_steps, which a command has not: "
-            "give its points to `hpcncf submit` instead"
-        )
-    runs: dict[str, tuple[dict[str, Any], Run]] = {}
-    for settings in grid_points(job):
-        run = build_run(job, settings, 0, keys, datasets or {})
-        runs.setdefault(run.id, (settings, run))
-    if len(runs) < 2:
-        raise UsageError("grid: tune chooses among points, and this job has one: add a grid")
-    points = tuple(
-        _point(index, settings, run, rows) for index, (settings, run) in enumerate(runs.values())
-    )
-    return Grid(job, keys, tuple(settings for settings, _ in runs.values()), points, datasets or {})
-
-
-def _point(index: int, settings: Mapping[str, Any], run: Run, rows: Mapping[str, int]) -> Point:
-    assert run.training is not None
-    assert run.data is not None
-    batch = run.training.batch_over_ranks(run.resources.world_size)
-    whole = run.training.epochs * ceil(rows[run.data.path] / batch)
-    values = [f"{key.split('.')[1]}={value}" for key, value in settings.items()]
-    return Point(
-        index=index,
-        label=" ".join(values),
-        cores=run.resources.cores,
-        gpus=run.resources.nodes * run.resources.gpus_per_node / run.resources.runs_per_gpu,
-        batch=batch,
-        whole_steps=min(whole, run.training.max_steps or whole),
-        quality=quality(run, batch),
-        values=frozenset(values),
-    )
-
-
-def quality(run: Run, batch: int) -> str:
-    """Equal for runs that train the same model on the same instances in the same order."""
-    assert run.training is not None
-    assert run.model is not None
-    training = run.training.model_dump(mode="json", exclude=SPEED_ONLY)
-    apart = run.training.sync == "local_sgd" and run.resources.world_size > 1
-    if not apart:
-        training = {key: each for key, each in training.items() if not key.startswith("sync")}
-    ranks = run.resources.world_size if apart else 1
-    identity = [run.data_key, run.model.model_dump(mode="json"), training, batch, ranks]
-    return json.dumps(identity, sort_keys=True)
-
-
-# First every point a few steps; then, among points that train the same model, the promising
-# ones
-# longer; the best of each such class once whole, for its quality; and repeats where two are
-# near each
-# other. Nothing but the trials is remembered: the same trials give the same answer, always.
-
-# A first glance: so many positives, but not fewer steps than that, a tenth of which is warm-up.
-GLANCE: Final = 20_000
-FEWEST_STEPS: Final = 10
-# All points at once only where they fit though each cost so many times the dearest seen so far.
-SAFETY: Final = 3
-# Of the budget, kept from first glances: some points unseen are better than none that ran whole.
-RESERVED: Final = 0.3
 
 
 @dataclass(frozen=True)
@@ -509,145 +359,15 @@ class Known:
         return tuple(found)
 
 
-def next_step(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Step:
-    """What to do now. Trials that are open, but for those under way, are sent again first."""
-    if any(trial.fate == "under way" for trial in trials):
-        return Step("wait", "runs are under way")
-    known = _known(points, trials, rules)
-    if known.left_h > 0 and any(trial.fate == "open" for trial in trials):
-        return Step("send", "runs that were asked for and did not end are sent again")
-    return _glances(known) or _races(known) or _verify(known) or _done(known)
-
-
-def _known(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Known:
+def known_of(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Known:
     left_h = rules.core_hours - sum(trial.core_hours for trial in trials)
     return Known(points, trials, rules, figures_of_points(points, trials), left_h)
 
 
-def enough(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> float | None:
-    """Core-hours of a budget that has room for a look at every point and for the best of each class
-    whole, by what was measured; None where nothing was. Races and repeats may take more."""
-    known = _known(points, trials, rules)
-    seen = {trial.ask.point for trial in trials}
-    looks = known.price([_glance(point) for point in points if point.index not in seen])
-    left, _ = _finalists(known)
-    leaders = [members[0] for members in known.classes(left) if not members[0].whole]
-    whole = known.price([_ask_whole(one, trials) for one in leaders])
-    if looks is None or whole is None:
-        return None
-    spent = rules.core_hours - known.left_h
-    return max((spent + looks) / (1 - RESERVED), spent + looks + whole)
-
-
-def _glances(known: Known) -> Step | None:
-    seen = {trial.ask.point for trial in known.trials}
-    asks = [_glance(point) for point in _spread(known.points, seen)]
-    if not asks:
-        return None
-    price = known.price(asks)
-    if price is None:  # nothing has run yet: one, to see what a run costs
-        return Step("send", "a first run, to see what one costs", tuple(asks[:1]))
-    if SAFETY * price > known.left_h:
-        asks = asks[: len(seen)]
-    asks = list(known.fitting(asks, known.rules.core_hours * RESERVED))
-    return Step("send", "every point a few steps", tuple(asks)) if asks else None
-
-
-def _spread(points: Sequence[Point], seen: Collection[int]) -> list[Point]:
-    """Those not seen yet, each as unlike those before it as can be, the cheaper of two first: a
-    budget that has no room for all has seen some of every setting."""
-    unseen = {one.index: len(one.values) for one in points if one.index not in seen}
-    by_index = {one.index: one for one in points}
-    found, last = [], [one for one in points if one.index in seen]
-    while unseen:
-        for index in unseen:
-            apart = [len(by_index[index].values - one.values) for one in last]
-            unseen[index] = min([unseen[index], *apart])
-        best = max(unseen, key=lambda at: (unseen[at], -by_index[at].cores, -at))
-        del unseen[best]
-        found.append(by_index[best])
-        last = [by_index[best]]
-    return found
-
-
-def _glance(point: Point) -> Ask:
-    steps = max(FEWEST_STEPS, ceil(GLANCE / point.batch))
-    return cut(point.index, steps, point.whole_steps, [])
-
-
-def _finalists(known: Known) -> tuple[list[Figure], list[tuple[Figure, float]]]:
-    """Of all classes whose quality holds, best first; and who must train longer."""
-    glances = [trial for trial in known.trials if trial.ask.repeat == 0]
-    first_s = max(SHORTEST_S, startup_s(glances[: len(known.points)]))
-    left, short = list[Figure](), list[tuple[Figure, float]]()
-    sound = [one for one in known.of.values() if one.point.quality not in known.rules.unsound]
-    for members in known.classes(sound):
-        kept, more = finalists(members, known.rules.objective, first_s)
-        left, short = left + kept, short + more
-    return best_first(left, known.rules.objective), short
-
-
-def _races(known: Known) -> Step | None:
-    left, short = _finalists(known)
-    if not left:
-        return None
-    reserve = known.price([_ask_whole(left[0], known.trials)]) or 0.0
-    by_place = {one.point.index: place for place, one in enumerate(left)}
-    short.sort(key=lambda each: by_place[each[0].point.index])
-    asks = known.fitting([longer(one, seconds, known.trials) for one, seconds in short], reserve)
-    if asks:
-        return Step("send", "the promising ones longer", asks)
-    near = [one for each in known.classes(left) for one in _near(each, known)]
-    asks = known.fitting([once_more(one, known.trials) for one in near], reserve)
-    return Step("send", "repeats, for two or more are near each other", asks) if asks else None
-
-
-def _near(members: Sequence[Figure], known: Known) -> list[Figure]:
-    """Of one class, those to repeat; none once the best of it ran whole."""
-    if members[0].whole:
-        return []
-    return open_ones(members, known.rules.objective)
-
-
-def _verify(known: Known) -> Step | None:
-    """The best of each class as the job file has it; of all, where none is evaluated. Then repeats
-    of whatever ran whole and is near the best."""
-    left, _ = _finalists(known)
-    leaders = [members[0] for members in known.classes(left)]
-    missing = [one for one in leaders if not one.whole]
-    asks = known.fitting([_ask_whole(one, known.trials) for one in missing])
-    if asks:
-        return Step("send", "the best as the job file has them, with their quality", asks)
-    whole = [one for one in left if one.whole]
-    near = [] if missing or not whole else open_ones(whole, known.rules.objective)
-    asks = known.fitting([_ask_whole(one, known.trials) for one in near])
-    return Step("send", "repeats, for the best are near each other", asks) if asks else None
-
-
-def _ask_whole(one: Figure, trials: Sequence[Trial]) -> Ask:
-    return Ask(one.point.index, None, repeats(one.point.index, None, trials))
-
-
-def _done(known: Known) -> Step:
-    left, _ = _finalists(known)
-    if not left:
-        return Step("done", "no point is left: those that ran at all failed")
-    best = left[0]
-    if best.whole:
-        return Step("done", _unjudged(known, left), chosen=best.point.index, verified=True)
-    needed = known.price([_ask_whole(best, known.trials)]) or 0.0
-    why = (
-        f"the budget has no room for the whole run of {best.point.label}: about {needed:.2g} "
-        f"core-hours, {max(known.left_h, 0.0):.2g} are left"
-    )
-    chosen = next((one for one in left if one.whole), best)
-    return Step("done", why, chosen=chosen.point.index, verified=chosen.whole)
-
-
-def _unjudged(known: Known, left: Sequence[Figure]) -> str:
-    """Nothing where the best of each class was evaluated."""
-    leaders = [members[0] for members in known.classes(left)]
-    missing = [one.point.label for one in leaders if not one.whole]
-    if not missing:
-        return ""
-    return f"the budget has no room to evaluate another model, as of {missing[0]}: it may be better"
+def next_step(known: Known, select: Callable[[Known], Step]) -> Step:
+    """What to do now: trials that are open are sent again before `select` asks for new ones."""
+    if any(trial.fate == "under way" for trial in known.trials):
+        return Step("wait", "runs are under way")
+    if known.left_h > 0 and any(trial.fate == "open" for trial in known.trials):
+        return Step("send", "runs that were asked for and did not end are sent again")
+    return select(known)

@@ -9,7 +9,7 @@ from pathlib import Path
 import make_results
 import pytest
 from conftest import FakeSlurm
-from made_grid import Grid, tuned
+from made_grid import Grid, decided, tuned
 
 from hpcncf import cli
 from hpcncf.errors import UsageError
@@ -18,8 +18,9 @@ from hpcncf.job.plan import Plan
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
-from hpcncf.records.schema import read_record
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.tune import outcome, search
+from hpcncf.tune.job_file import JobFile, build_grid, enough, finalists, job_of
 from hpcncf.tune.search import (
     OBJECTIVES,
     Ask,
@@ -27,17 +28,20 @@ from hpcncf.tune.search import (
     Objective,
     Point,
     Rules,
+    Step,
     Trial,
     best_first,
     compared,
     core_hours,
-    enough,
     figures_of_points,
-    finalists,
-    next_step,
+    known_of,
     open_ones,
 )
-from hpcncf.tune.trial import Going, Tuning, job_of, read_saved, read_state, read_trials, write
+from hpcncf.tune.tuning import Saved, read_saved, read_state
+
+
+def tuning_of(grid: search.Grid, paths: ResultPaths) -> JobFile:
+    return JobFile(paths, grid, "fastest", 9.0, "local", None)
 
 
 def figure(index: int, cores: int, epoch_s: float, trained_s: float = 10.0) -> Figure:
@@ -90,7 +94,7 @@ def test_without_evaluation_speed_alone_decides_and_only_the_best_runs_whole() -
     made = Grid(noise=0.0, epochs=200)
     runs: list[Trial] = []
     while (
-        step := next_step(made.points, runs, Rules("fastest", 100.0, judges=False))
+        step := decided(made.points, runs, Rules("fastest", 100.0, judges=False))
     ).kind == "send":
         runs += [made.run(ask) for ask in step.asks]
     assert step.chosen is not None
@@ -121,11 +125,11 @@ def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> Non
 def test_a_budget_that_was_too_small_is_told_one_that_would_do() -> None:
     made = Grid(noise=0.0)
     _, runs = tuned(made, 0.05 * made.all_core_hours())
-    told = enough(made.points, runs, Rules("knee", 0.05 * made.all_core_hours()))
+    told = enough(known_of(made.points, runs, Rules("knee", 0.05 * made.all_core_hours())))
     assert told is not None
     step, _ = tuned(made, 1.05 * told, trials=runs)
     assert step.verified
-    assert enough(made.points, [], Rules("knee", 1.0)) is None
+    assert enough(known_of(made.points, [], Rules("knee", 1.0))) is None
 
 
 def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() -> None:
@@ -134,9 +138,9 @@ def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() ->
     fastest = best_of_all(made, "fastest")
     runs = [made.run(Ask(point.index, 10, 0)) for point in made.points]
     rules = Rules("fastest", sum(run.core_hours for run in runs), unsound=frozenset([4096]))
-    step = next_step(made.points, runs, rules)
+    step = decided(made.points, runs, rules)
     assert (step.kind, step.chosen, step.verified) == ("done", fastest, False)
-    step = next_step(made.points, [*runs, made.run(Ask(fastest - 1, None, 0))], rules)
+    step = decided(made.points, [*runs, made.run(Ask(fastest - 1, None, 0))], rules)
     assert (step.kind, step.chosen, step.verified) == ("done", fastest - 1, True)
     assert "no room for the whole run of fast easy 2 1024" in step.why
 
@@ -146,20 +150,20 @@ def test_runs_under_way_are_waited_for_and_open_ones_sent_again() -> None:
     rules = Rules("knee", 1.0)
     done = made.run(Ask(0, 79, 0))
     under_way = replace(done, ask=Ask(1, 20, 0), fate="under way")
-    assert next_step(made.points, [done, under_way], rules).kind == "wait"
-    step = next_step(made.points, [done, replace(under_way, fate="open")], rules)
+    assert decided(made.points, [done, under_way], rules).kind == "wait"
+    step = decided(made.points, [done, replace(under_way, fate="open")], rules)
     assert (step.kind, step.asks) == ("send", ())
     spent = [replace(done, core_hours=1.0), replace(under_way, fate="open")]
-    assert next_step(made.points, spent, rules).kind == "done"
+    assert decided(made.points, spent, rules).kind == "done"
 
 
 def test_the_first_round_is_one_run_and_the_next_no_more_than_the_budget_surely_holds() -> None:
     made = Grid()
-    first = next_step(made.points, [], Rules("knee", 1.0))
+    first = decided(made.points, [], Rules("knee", 1.0))
     assert len(first.asks) == 1
     done = [made.run(ask) for ask in first.asks]
-    assert len(next_step(made.points, done, Rules("knee", 9.0)).asks) == 35
-    assert len(next_step(made.points, done, Rules("knee", 0.1)).asks) == 1
+    assert len(decided(made.points, done, Rules("knee", 9.0)).asks) == 35
+    assert len(decided(made.points, done, Rules("knee", 0.1)).asks) == 1
 
 
 def test_a_budget_too_small_for_all_points_sees_some_of_every_setting() -> None:
@@ -196,7 +200,7 @@ def test_short_whole_runs_that_are_near_are_repeated() -> None:
         Trial(Ask(at, None, 0), "completed", 0.001, epoch_s, 1.0, 4.0, 0.2, 300, 0.8)
         for at, epoch_s in ((0, 1.0), (1, 1.03), (2, 1.5))
     ]
-    step = next_step(points, runs, Rules("fastest", 1.0))
+    step = decided(points, runs, Rules("fastest", 1.0))
     assert (step.kind, step.asks) == ("send", (Ask(0, None, 1), Ask(1, None, 1)))
 
 
@@ -241,7 +245,7 @@ def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
 ) -> None:
     job = load_job(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
     keys = read_data_keys(job)
-    mixed = search.build_grid(job, keys, dict.fromkeys(keys, 2000))
+    mixed = build_grid(job, keys, dict.fromkeys(keys, 2000))
     with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
         mixed.priced(0.0)
     assert [point.charged for point in mixed.priced(8.0).points] == [1.0, 9.0]
@@ -249,7 +253,8 @@ def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     assert [point.price for point in alone.priced(0.0).points] == [1.0]
     ask = Ask(1, 7, 0)
     row = {"state": "failed", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (trial,) = read_trials(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
+    tuning = tuning_of(mixed.priced(8.0), ResultPaths(Path()))
+    (trial,) = tuning.read_trials([ask], {mixed.run(ask).id: row})
     assert trial.core_hours == 4.5
 
 
@@ -269,7 +274,7 @@ def made(job_file: Callable[[str], Path]) -> search.Grid:
     path.write_text(f"{text}\n{GRID}")
     job = load_job(path)
     keys = read_data_keys(job)
-    return search.build_grid(job, keys, dict.fromkeys(keys, 2000))
+    return build_grid(job, keys, dict.fromkeys(keys, 2000))
 
 
 def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: search.Grid) -> None:
@@ -290,27 +295,28 @@ def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: sea
 def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) -> None:
     job = load_job(job_file(""))
     with pytest.raises(UsageError, match="this job has one"):
-        search.build_grid(job, {}, {job.data.path if job.data else "": 2000})
+        build_grid(job, {}, {job.data.path if job.data else "": 2000})
 
 
 def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: search.Grid) -> None:
-    ask = Ask(0, 7, 0)
+    ask, tuning = Ask(0, 7, 0), tuning_of(made, ResultPaths(Path()))
     run_id = made.run(ask).id
     row = {"state": "lost", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (once,) = read_trials(made, [ask], {run_id: row})
+    (once,) = tuning.read_trials([ask], {run_id: row})
     assert (once.fate, once.core_hours) == ("open", 0.5)
-    (thrice,) = read_trials(made, [ask], {run_id: row | {"attempts": 3}})
+    (thrice,) = tuning.read_trials([ask], {run_id: row | {"attempts": 3}})
     assert thrice.fate == "failed"
-    (unknown,) = read_trials(made, [ask], {})
+    (unknown,) = tuning.read_trials([ask], {})
     assert unknown.fate == "open"
     silent = {"state": "completed", "seconds_per_epoch": None, "training_s": None}
-    (mute,) = read_trials(made, [ask], {run_id: row | silent})
+    (mute,) = tuning.read_trials([ask], {run_id: row | silent})
     assert mute.fate == "failed"
 
 
 def test_another_grid_in_the_same_folder_is_refused(made: search.Grid, tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
-    write(paths, read_saved(paths, made.job).then("first", [Ask(0, 7, 0)]))
+    asked = read_saved(paths, made.job).then(Step("send", "first", (Ask(0, 7, 0),)))
+    write_record(paths.tuning, asked)
     assert read_saved(paths, made.job).asks() == [Ask(0, 7, 0)]
     other = made.job.model_copy(update={"repeats": 2})
     with pytest.raises(UsageError, match=r"other settings \(repeats\)"):
@@ -336,13 +342,13 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
     plan = read_plan(ResultPaths(path.parent / "results/tiny-tune"))
     assert isinstance(plan, Plan)
     assert len(plan.runs) == 1
-    kept = read_record(ResultPaths(path.parent / "results/tiny-tune").tuning, Tuning)
+    kept = read_record(ResultPaths(path.parent / "results/tiny-tune").tuning, Saved)
     assert len(kept.rounds) == 1
 
 
 def test_a_benchmarks_job_file_makes_a_grid() -> None:
     job = load_job(Path(__file__).parents[2] / "benchmarks/predict.yaml")
-    found = search.build_grid(job, {job.data.path: "key"}, {job.data.path: 83_731})
+    found = build_grid(job, {job.data.path: "key"}, {job.data.path: 83_731})
     assert len(found.points) == 12
 
 
@@ -366,12 +372,12 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     """Every round's runs leave the records of the demo's speeds."""
     monkeypatch.chdir(demo_job.parent)
     job = job_of(demo_job, [])
-    found = search.build_grid(job, read_data_keys(job), {job.data.path: 83_731} if job.data else {})
+    found = build_grid(job, read_data_keys(job), {job.data.path: 83_731} if job.data else {})
     paths = ResultPaths(demo_job.parent / "results/recorded-tune")
-    tuning = Going(paths, found, "fastest", 9.0, "local", None)
+    tuning = tuning_of(found, paths)
     while (now := read_state(tuning)).step.kind == "send":
-        asked = now.tuning.then(now.step.why, now.step.asks)
-        write(paths, asked)
+        asked = now.saved.then(now.step)
+        write_record(paths.tuning, asked)
         plan = leave_plan(paths, found.job, found.plan(asked.asks()))
         make_results.complete(paths, [run for run in plan.runs if run.id not in now.rows])
     words = ["tune", "job.yaml", "--budget", "9", "--cluster", "local", "--objective", "fastest"]

@@ -9,46 +9,72 @@ import pytest
 
 from hpcncf.job.spec import Remedies
 from hpcncf.tune import program
-from hpcncf.tune.program import Seen, Setup, State, Tuning
+from hpcncf.tune.program import Programs, Setup, ShortTrial, Tried
+from hpcncf.tune.search import Ask, Step, build_run, known_of
 
 LOSSES = (0.7, 0.6, 0.55)
 
 
 @pytest.fixture
-def tuning(tmp_path: Path) -> Tuning:
+def tuning(tmp_path: Path) -> Programs:
     return program.build_tuning(
         ["python", "train.py", "--out", "{x}"], tmp_path, 4, 1.0, "knee", "local", None, 4.0
     )
 
 
-def seen(text: str, step_s: float | None, cores: int = 4, **changes: object) -> Seen:
-    remedies = Remedies.parse(text)
+Given = tuple[Setup, ShortTrial]
+
+
+def seen(text: str, step_s: float | None, cores: int = 4, **changes: object) -> Given:
     applied = tuple((each, "x.py:1") for each in text.split(",") if each)
-    trial = Seen(
-        Setup(cores, remedies), 0, "r", 0.01, step_s, 0.02, LOSSES, 500.0, 1.0, (), applied
+    trial = ShortTrial(
+        *(Ask(0, None, 0), "completed", 0.01, step_s, 0.0, 9.0, 0.0, 1),
+        error=0.02,
+        losses=LOSSES,
+        memory_mib=500.0,
+        used=1.0,
+        applied=applied,
     )
-    return replace(trial, **changes)  # type: ignore[arg-type]
+    return Setup(cores, Remedies.parse(text)), replace(trial, **changes)  # type: ignore[arg-type]
+
+
+def tried(tuning: Programs, *given: Given) -> Tried:
+    setups = list(dict.fromkeys(setup for setup, _ in given))
+    tuning = tuning.extended([setup.settings for setup in setups])
+    trials, seen_of = [], dict.fromkeys(setups, 0)
+    for setup, trial in given:
+        ask = Ask(setups.index(setup), None, seen_of[setup])
+        seen_of[setup] += 1
+        trials.append(replace(trial, ask=ask))
+    judged, rules = tuning.judged(list(trials), {})
+    return Tried(tuning, known_of(tuning.grid.points, judged, rules))
+
+
+def step_of(tuning: Programs, *given: Given) -> Step:
+    found = tried(tuning, *given)
+    return found.tuning.select(found.known)
 
 
 @pytest.fixture
 def suggestions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def suggested(state: State, setup: Setup) -> list[Remedies]:
-        if setup.remedies or not state.of(setup):
+    def suggested(tuning: Programs, setup: Setup) -> list[Remedies]:
+        if setup.remedies or setup not in tuning.setups:
             return []
         return [Remedies.parse(each) for each in ("threads=1", "workers=2", "fused")]
 
-    monkeypatch.setattr(program, "_suggested", suggested)
+    monkeypatch.setattr(Programs, "suggested", suggested)
 
 
-def labels(tuning: Tuning, *trials: Seen) -> list[str]:
-    found = program.next_round(program.judge(tuning, trials))
-    return [setup.label for setup, _ in found.wanted] if found else []
+def labels(tuning: Programs, *given: Given) -> list[str]:
+    found = step_of(tuning, *given)
+    points = tried(tuning, *given).tuning.extended(found.more).grid.points
+    return [points[ask.point].label for ask in found.asks]
 
 
 @pytest.mark.usefixtures("suggestions")
-def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Tuning) -> None:
+def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Programs) -> None:
     assert labels(tuning) == ["4 cores, unchanged"]
-    base = [seen("", 1.0), seen("", 1.02, repeat=1)]
+    base = [seen("", 1.0), seen("", 1.02)]
     assert labels(tuning, *base) == [
         "4 cores, threads=1",
         "4 cores, workers=2",
@@ -64,9 +90,10 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Tu
     ]
     fewer = [*alone, seen(together, 0.3), seen(together, 0.31, 2), seen(together, 0.7, 1)]
     assert labels(tuning, *fewer) == [f"2 cores, {together}", f"4 cores, {together}"]
-    known = [replace(one, repeat=at) for one in fewer for at in range(3)]
-    assert labels(tuning, *known) == []
-    advice = program.advise(program.judge(tuning, known))
+    known = [one for one in fewer for at in range(3)]
+    done = step_of(tuning, *known)
+    assert (done.kind, done.why, done.verified) == ("done", "", True)
+    advice = program.advise(tried(tuning, *known), done.chosen or 0)
     assert advice.setup == Setup(2, Remedies.parse(together))
     assert advice.speedup == pytest.approx(1.0 / 0.31, rel=0.03)
     assert advice.mem_gb == 1
@@ -80,17 +107,16 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Tu
         ({"losses": ()}, "not seen"),
         ({"losses": (0.7, None, 0.55)}, "step 2"),
         ({"applied": (), "not_applied": ("threads=1: why",)}, "not applied: threads=1: why"),
-        ({"reason": "it failed"}, "it failed"),
+        ({"fate": "failed", "reason": "it failed"}, "it failed"),
     ],
 )
 def test_a_remedy_that_cannot_show_the_same_results_is_out(
-    tuning: Tuning, changes: dict[str, object], part: str
+    tuning: Programs, changes: dict[str, object], part: str
 ) -> None:
-    state = program.judge(tuning, [seen("", 1.0), seen("threads=1", 0.1, **changes)])
-    (reason,) = state.left_out.values()
+    found = tried(tuning, seen("", 1.0), seen("threads=1", 0.1, **changes))
+    (reason,) = (trial.reason for trial in found.known.trials if trial.fate == "failed")
     assert part in reason
-    advice = program.advise(state)
-    assert advice.setup == Setup(4)
+    assert list(found.known.of) == [0]
 
 
 def test_losses_that_round_differently_are_the_same() -> None:
@@ -101,15 +127,26 @@ def test_losses_that_round_differently_are_the_same() -> None:
     assert program.first_difference(LOSSES, (0.7, 0.6, 0.56)) == 2
 
 
-def test_a_round_is_cut_to_the_budget(tuning: Tuning) -> None:
-    wanted = program.Round("why", tuple((Setup(4, Remedies(threads=at)), 0) for at in (1, 2, 3)))
-    state = program.judge(replace(tuning, core_hours=0.035), [seen("", 1.0)])
-    assert program.fitting(state, wanted) == replace(wanted, wanted=wanted.wanted[:2])
-    spent = program.judge(replace(tuning, core_hours=0.01), [seen("", 1.0)])
-    assert program.fitting(spent, wanted) is None
+@pytest.mark.usefixtures("suggestions")
+def test_a_round_is_cut_to_the_budget(tuning: Programs) -> None:
+    """A trial of 9 s on 4 cores takes 0.01 core-hours."""
+    assert labels(replace(tuning, core_hours=0.035), seen("", 1.0)) == [
+        "4 cores, threads=1",
+        "4 cores, workers=2",
+    ]
+    spent = step_of(replace(tuning, core_hours=0.01), seen("", 1.0))
+    assert (spent.kind, spent.chosen, spent.verified) == ("done", 0, True)
+    assert "no room for 4 cores, threads=1" in spent.why
 
 
-def test_braces_of_the_command_are_its_own(tuning: Tuning) -> None:
-    (run,) = program.build_run(tuning.job, {"resources.cpus_per_task": 2}, 0, {}, {}).words[-1:]
+@pytest.mark.usefixtures("suggestions")
+def test_a_program_that_fails_is_not_tried_again(tuning: Programs) -> None:
+    found = step_of(tuning, seen("", None, fate="failed", reason="exit code 1"))
+    assert (found.kind, found.chosen) == ("done", None)
+    assert "exit code 1" in found.why
+
+
+def test_braces_of_the_command_are_its_own(tuning: Programs) -> None:
+    (run,) = build_run(tuning.grid.job, {"resources.cpus_per_task": 2}, 0, {}, {}).words[-1:]
     assert run == "{x}"
-    assert tuning.job.name == "train-tune"
+    assert tuning.grid.job.name == "train-tune"

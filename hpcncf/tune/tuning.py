@@ -1,0 +1,244 @@
+"""One call of a tuning: read its trials, select and submit the next.
+
+The same for the grid of a job file (`job_file`) and for a program (`program`), which say what a
+trial is and which ones come next. All decisions follow from the records in the results folder, so
+that a tuning may be killed anywhere and be called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+from hpcncf.collect import collect
+from hpcncf.errors import UsageError
+from hpcncf.job.spec import JobSpec
+from hpcncf.launch.submit import Launched, submit
+from hpcncf.paths import ResultPaths
+from hpcncf.records import schema
+from hpcncf.records.plan_file import leave_plan, locked, writing
+from hpcncf.records.schema import SCHEMA_VERSION, Integer, RecordPart
+from hpcncf.records.submissions import Cluster
+from hpcncf.slurm.preflight import Limits
+from hpcncf.tune.search import (
+    Ask,
+    Fate,
+    Grid,
+    Known,
+    Objective,
+    Point,
+    Rules,
+    Step,
+    Trial,
+    core_hours,
+    known_of,
+    next_step,
+)
+
+
+class Asked(RecordPart):
+    """One run: a point of the grid, by its place there, and its length."""
+
+    point: Integer
+    steps: Integer | None
+    """None: whole, as the job file has it."""
+    repeat: Integer
+
+
+class Round(RecordPart):
+    why: str
+    asks: list[Asked]
+    more: list[dict[str, Any]] = []  # noqa: RUF012  pydantic copies it
+    """Settings of points that it adds to the grid: a program's begins with none."""
+
+
+class Saved(RecordPart):
+    """A job, and the rounds of runs that were asked for."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["tuning"] = "tuning"
+    job: dict[str, Any]
+    """The job file's settings, resolved, but those at their defaults, which a later version may
+    have more of: the grid whose places the asks name."""
+    rounds: list[Round] = []  # noqa: RUF012  pydantic copies it
+
+    def asks(self) -> list[Ask]:
+        return [
+            Ask(each.point, each.steps, each.repeat) for one in self.rounds for each in one.asks
+        ]
+
+    def then(self, step: Step) -> Saved:
+        """With a round more."""
+        asks = [Asked(**vars(ask)) for ask in step.asks]
+        last = Round(why=step.why, asks=asks, more=list(step.more))
+        return self.model_copy(update={"rounds": [*self.rounds, last]})
+
+
+def read_saved(paths: ResultPaths, job: JobSpec) -> Saved:
+    """What was asked for so far, nothing where the folder has no tuning yet.
+
+    Raises UsageError where it has another grid's.
+    """
+    plain = job.model_dump(mode="json", exclude_defaults=True)
+    if not paths.tuning.exists():
+        return Saved(job=plain)
+    found = schema.read_record(paths.tuning, Saved)
+    if found.job != plain:
+        keys = found.job.keys() | plain.keys()
+        changed = sorted(key for key in keys if found.job.get(key) != plain.get(key))
+        raise UsageError(
+            f"{paths.tuning}: of a job with other settings ({', '.join(changed)}): the tuning "
+            "that is there goes on with the same job file or command only; give another folder "
+            "with --results"
+        )
+    return found
+
+
+Row = Mapping[str, Any]
+
+FATES: Final[dict[str, Fate]] = {
+    "completed": "completed",
+    "pending": "under way",
+    "running": "under way",
+    "unknown": "under way",
+    "failed": "failed",
+    "timeout": "failed",
+    "out_of_memory": "failed",
+    "planned": "open",
+    "stopped": "open",
+    "cancelled": "open",
+    "node_failed": "open",
+    "lost": "open",
+}
+# What was cut off so often by no fault of its own is given up.
+ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is fixed for all of its steps. Its kinds define what a trial is."""
+
+    paths: ResultPaths
+    grid: Grid
+    objective: Objective
+    core_hours: float
+    """The budget."""
+    cluster: Cluster
+    limits: Limits | None
+
+    def extended(self, more: Sequence[dict[str, Any]]) -> Self:  # noqa: ARG002
+        """With the points that rounds added."""
+        return self
+
+    def measured(self, trial: Trial, row: Row) -> Trial:
+        """A trial whose run is complete, with its figures."""
+        raise NotImplementedError
+
+    def judged(self, trials: list[Trial], rows: Mapping[str, Row]) -> tuple[list[Trial], Rules]:
+        """The trials, those failed whose results do not hold, and the rules for the next."""
+        raise NotImplementedError
+
+    def select(self, known: Known) -> Step:
+        """What comes next, or the outcome."""
+        raise NotImplementedError
+
+    def read_trials(self, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
+        """`rows`: of the table of runs, by run id. In the order asked."""
+        points = {point.index: point for point in self.grid.points}
+        counted = set[str]()
+        found = []
+        for ask in asks:
+            run_id = self.grid.run(ask).id
+            row = rows.get(run_id)
+            # Two points may be one and the same run when cut: it is paid once.
+            paid = 0.0
+            if row is not None and run_id not in counted:
+                paid = _charged(row, points.get(ask.point))
+            counted.add(run_id)
+            found.append(self._trial(ask, row, paid))
+        return found
+
+    def _trial(self, ask: Ask, row: Row | None, core_hours: float) -> Trial:
+        if row is None:
+            return Trial(ask, "open")
+        fate = FATES[row["state"]]
+        if fate == "open" and (row["attempts"] or 0) >= ATTEMPTS:
+            fate = "failed"
+        if fate != "completed":
+            reason = f"{row['state']}{', ' if row['reason'] else ''}{row['reason']}"
+            return Trial(ask, fate, core_hours, reason=reason)
+        return self.measured(Trial(ask, fate, core_hours), row)
+
+
+def _charged(row: Row, point: Point | None) -> float:
+    """Core-hours of all attempts, and of their GPUs as many as an hour of one counts for; None: a
+    point that cannot run here any more."""
+    core_hours = float(row["core_hours_all"] or 0.0)
+    return core_hours if point is None else core_hours * point.charged / point.cores
+
+
+@dataclass(frozen=True)
+class Now:
+    """The state of the records at this moment, and the next step."""
+
+    tuning: Tuning
+    """With the points so far."""
+    saved: Saved
+    known: Known
+    rows: Mapping[str, Row]
+    """The table of runs, by run id."""
+    step: Step
+    step_core_h: float | None
+    """What the runs of this step should cost; None where nothing has run yet."""
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        return self.known.trials
+
+    @property
+    def spent_core_h(self) -> float:
+        return sum(trial.core_hours for trial in self.trials)
+
+
+def read_state(tuning: Tuning) -> Now:
+    saved = read_saved(tuning.paths, tuning.grid.job)
+    tuning = tuning.extended([settings for one in saved.rounds for settings in one.more])
+    asks, rows = saved.asks(), dict[str, Row]()
+    if asks and tuning.paths.plan.exists():
+        rows = {row["run_id"]: row for row in collect.collect(tuning.paths).runs}
+    trials, rules = tuning.judged(tuning.read_trials(asks, rows), rows)
+    known = known_of(tuning.grid.points, trials, rules)
+    step = next_step(known, tuning.select)
+    return Now(
+        tuning,
+        saved,
+        known,
+        rows,
+        step,
+        _price(known, step, tuning.extended(step.more).grid.points),
+    )
+
+
+def _price(known: Known, step: Step, points: Sequence[Point]) -> float | None:
+    """What the step's runs should cost; those that are sent again for the second time, too."""
+    by_index = {point.index: point for point in points}
+    again = [trial.ask for trial in known.trials if trial.fate == "open"]
+    asks = [ask for ask in (*again, *step.asks) if ask.point in by_index]
+    prices = [core_hours(ask, by_index, known.of, known.trials) for ask in asks]
+    summands = [price for price in prices if price is not None]
+    return sum(summands) if len(summands) == len(prices) else None
+
+
+def send(now: Now) -> Launched:
+    """Note the step's runs, then submit them, and whatever was asked for and did not end."""
+    tuning = now.tuning.extended(now.step.more)
+    paths, grid = tuning.paths, tuning.grid
+    saved = now.saved.then(now.step) if now.step.asks else now.saved
+    with writing(paths.folder), locked(paths):
+        if read_saved(paths, grid.job) != now.saved:
+            raise UsageError(f"{paths.folder}: another `hpcncf tune` is at work there")
+        schema.write_record(paths.tuning, saved)
+    plan = leave_plan(paths, grid.job, grid.plan(saved.asks()))
+    failed = {grid.run(trial.ask).id for trial in now.trials if trial.fate == "failed"}
+    return submit(paths, grid.job, plan, tuning.cluster, limits=tuning.limits, without=failed)
