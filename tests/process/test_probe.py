@@ -146,7 +146,8 @@ import sys
 import torch
 from torch.utils.data import DataLoader
 def interrupt(frame, event, arg):
-    if frame.f_code.co_name in ("pop", "push") and "_hpcncf_probe" in frame.f_code.co_filename:
+    code = frame.f_code
+    if code.co_name == "timed_advance" and frame.f_lineno > code.co_firstlineno + 8:
         raise KeyboardInterrupt
     return interrupt
 def load():

@@ -31,6 +31,8 @@ THREADS_FIRST_S = 0.25
 IDLE_SHARE = 0.05
 # A worker of a loader sends its batches from a thread of its own.
 SENDING_SHARE = 0.5
+# A shorter process that took no step leaves no record.
+LEAST_S = 1.0
 FIRST_RECORD_S = 2.0
 RECORD_EVERY_S = 5.0
 # A worker is often killed at the end, and what it has not written is lost.
@@ -567,6 +569,7 @@ def start(folder, program, kind="program"):
     torch_phases.first_step = first_step
     if kind == "program":
         imports.after("torch", _observe_torch)
+        imports.after("torch._dynamo.eval_frame", _safely(torch_phases.observe_tracing))
         imports.after("torch.utils.data.dataloader", _observe_loaders)
         imports.after(
             "torch.distributed.distributed_c10d", _safely(torch_phases.observe_collectives)
@@ -659,7 +662,7 @@ def end():
         return
     observer.pause()
     trial.end()
-    long = time.perf_counter() - observer.began >= FIRST_RECORD_S
+    long = time.perf_counter() - observer.began >= LEAST_S
     trained = observer.start_up is not None
     if long or trained or observer.written or (remedies.ASKED and observer.kind == "program"):
         clock = CLOCKS.get(observer.thread)

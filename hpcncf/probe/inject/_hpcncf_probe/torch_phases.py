@@ -8,9 +8,10 @@ import functools
 import os
 import sys
 from _thread import get_ident
+from time import perf_counter
 
 from _hpcncf_probe import gpu, tables
-from _hpcncf_probe.phases import CLOCKS, NAME, hide_frames
+from _hpcncf_probe.phases import CLOCKS, ENTERED, NAME, WALL, hide_frames
 
 LOADERS = []
 NO_GRAD = []
@@ -18,6 +19,11 @@ TORCH = {}
 _NO_GRAD_SITES = {}
 # Of one thread's optimizer: steps made, and the depth of the one that is open.
 MADE, DEPTH = range(2)
+# Whether the program has asked for compiled functions: else torch need not be asked in each call.
+TRACED = False
+
+# `Clock.push` and `Clock.pop` stand written out in what every step calls: torch has emptied the
+# caches since the last step, so that each more function costs a microsecond or two.
 
 
 class Loader:
@@ -63,7 +69,7 @@ def install(torch):
     TORCH["torch"] = torch
     TORCH["version"] = str(torch.__version__)
     compiling = _compiling(torch)
-    _wrap(torch.autograd, "backward", "backward", compiling, before=_before_backward)
+    _observe_backward(torch.autograd, compiling)
     _wrap(torch.autograd, "grad", "backward", compiling)
     _wrap(torch, "save", "checkpoint", compiling)
     _observe_optimizers(sys.modules["torch.optim.optimizer"], compiling)
@@ -79,7 +85,25 @@ def _compiling(torch):
     return found
 
 
-def _wrap(holder, name, phase, compiling, before=None):
+def observe_tracing(module):
+    """`module` is torch._dynamo.eval_frame, which an optimizer imports, compiled or not."""
+    global TRACED
+    kind = getattr(module, "OptimizeContext", None)
+    if kind is None:
+        TRACED = True
+        return
+    begin = kind.__init__
+
+    @functools.wraps(begin)
+    def noted(*args, **kwargs):
+        global TRACED
+        TRACED = True
+        begin(*args, **kwargs)
+
+    kind.__init__ = noted
+
+
+def _wrap(holder, name, phase, compiling):
     original = getattr(holder, name, None)
     if original is None or hasattr(original, "_hpcncf_original"):
         return
@@ -92,8 +116,6 @@ def _wrap(holder, name, phase, compiling, before=None):
             clock = CLOCKS[get_ident()]
             depth = clock.push(phase)
             try:
-                if before is not None:
-                    before(clock)
                 return original(*args, **kwargs)
             finally:
                 clock.pop(depth)
@@ -105,17 +127,51 @@ def _wrap(holder, name, phase, compiling, before=None):
     setattr(holder, name, timed)
 
 
-def _before_backward(clock):
-    clock.backwards += 1
-    loader = clock.loader
-    if loader is not None and loader.open:
-        loader.open = False
-        loader.followed += 1
-    if not clock.optimizes:
-        # Perhaps the program updates its parameters by hand: a second pass says so.
-        clock.end_step()
-        if clock.backwards == 2:
-            first_step(clock)
+def _observe_backward(module, compiling):
+    original = module.backward
+
+    @functools.wraps(original)
+    def timed(*args, **kwargs):
+        try:
+            if TRACED and compiling():
+                return original(*args, **kwargs)
+            clock = CLOCKS[get_ident()]
+            now = perf_counter()
+            stack = clock.stack
+            phase = stack[-1]
+            phase[WALL] += now - clock.since
+            if clock.reads_cpu:
+                clock.read_cpu(phase, now - clock.since)
+            clock.since = now
+            depth = len(stack)
+            phase = clock.phases["backward"]
+            phase[ENTERED] += 1
+            stack.append(phase)
+            try:
+                clock.backwards += 1
+                loader = clock.loader
+                if loader is not None and loader.open:
+                    loader.open = False
+                    loader.followed += 1
+                if not clock.optimizes:
+                    # Perhaps the program updates its parameters by hand: a second pass says so.
+                    clock.end_step()
+                    if clock.backwards == 2:
+                        first_step(clock)
+                return original(*args, **kwargs)
+            finally:
+                now = perf_counter()
+                phase = stack[-1]
+                phase[WALL] += now - clock.since
+                if clock.reads_cpu:
+                    clock.read_cpu(phase, now - clock.since)
+                clock.since = now
+                del stack[depth:]
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    module.backward = timed
 
 
 def first_step(clock):
@@ -124,9 +180,10 @@ def first_step(clock):
 
 def _observe_optimizers(module, compiling):
     look_at = tables.AT_STEPS
+    has_gpu = getattr(getattr(TORCH["torch"], "version", None), "cuda", None) is not None
 
     def before(optimizer, args, kwargs):
-        if compiling():
+        if TRACED and compiling():
             return None
         clock = CLOCKS[get_ident()]
         steps = clock.optimizers.get(id(optimizer))
@@ -134,7 +191,17 @@ def _observe_optimizers(module, compiling):
             steps = clock.optimizers[id(optimizer)] = [0, None]
         if steps[DEPTH] is not None:  # the last step ended by an error
             clock.pop(steps[DEPTH])
-        steps[DEPTH] = clock.push("optimizer")
+        now = perf_counter()
+        stack = clock.stack
+        phase = stack[-1]
+        phase[WALL] += now - clock.since
+        if clock.reads_cpu:
+            clock.read_cpu(phase, now - clock.since)
+        clock.since = now
+        steps[DEPTH] = len(stack)
+        phase = clock.phases["optimizer"]
+        phase[ENTERED] += 1
+        stack.append(phase)
         if steps[MADE] in look_at:
             depth = clock.push("probe")
             tables.look(TORCH["torch"], optimizer)
@@ -142,17 +209,25 @@ def _observe_optimizers(module, compiling):
         return _time_closure(clock, args, kwargs) if kwargs or len(args) > 1 else None
 
     def after(optimizer, *_):
-        if compiling():
+        if TRACED and compiling():
             return
         clock = CLOCKS[get_ident()]
-        steps = clock.optimizers.get(id(optimizer))
+        number = id(optimizer)
+        steps = clock.optimizers.get(number)
         if steps is None or steps[DEPTH] is None:
             return
-        clock.pop(steps[DEPTH])
+        now = perf_counter()
+        stack = clock.stack
+        phase = stack[-1]
+        phase[WALL] += now - clock.since
+        if clock.reads_cpu:
+            clock.read_cpu(phase, now - clock.since)
+        clock.since = now
+        del stack[steps[DEPTH] :]
         steps[MADE] += 1
         steps[DEPTH] = None
-        clock.end_optimizer_step(id(optimizer))
-        if clock.step % gpu.EVERY < 2:
+        clock.end_step(number)
+        if has_gpu and clock.step % gpu.EVERY < 2:
             gpu.end_step(clock, TORCH["torch"])
         if not clock.optimizes:
             clock.optimizes = True
@@ -252,14 +327,31 @@ def _observe_iterators(kind):
     def timed_advance(self):
         try:
             clock = CLOCKS[get_ident()]
-            loader = self.__dict__.get("_hpcncf_loader")
-            if loader is None:
+            try:
+                loader = self._hpcncf_loader
+            except AttributeError:
                 return advance(self)
-            depth = clock.push(loader.input)
+            now = perf_counter()
+            stack = clock.stack
+            phase = stack[-1]
+            phase[WALL] += now - clock.since
+            if clock.reads_cpu:
+                clock.read_cpu(phase, now - clock.since)
+            clock.since = now
+            depth = len(stack)
+            phase = clock.phases[loader.input]
+            phase[ENTERED] += 1
+            stack.append(phase)
             try:
                 batch = advance(self)
             finally:
-                clock.pop(depth)
+                now = perf_counter()
+                phase = stack[-1]
+                phase[WALL] += now - clock.since
+                if clock.reads_cpu:
+                    clock.read_cpu(phase, now - clock.since)
+                clock.since = now
+                del stack[depth:]
             if clock.loader is not loader:
                 clock.loader = loader
                 clock.set_base(loader.rest)
