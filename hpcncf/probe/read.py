@@ -22,7 +22,7 @@ from hpcncf.records.schema import (
 
 FORMAT: Final = 1
 # Without a step, a process shorter or idler than this explains nothing.
-LEAST_S: Final = 2.0
+LEAST_S: Final = 1.0
 # Of the batches of a loader that trains, at least this share is followed by a backward pass.
 TRAINS: Final = 0.1
 # A no_grad block that is entered in this share of the steps is part of a step.

@@ -210,7 +210,7 @@ def test_a_program_without_steps_is_its_busiest_processes(tmp_path: Path) -> Non
         tmp_path,
         shell=raw(pid=1, steps=0, since_cpu_s=0.1),
         script=raw(pid=2, steps=0, since_cpu_s=30.0),
-        brief=raw(pid=3, steps=0, since_cpu_s=30.0, elapsed_s=1.0),
+        brief=raw(pid=3, steps=0, since_cpu_s=30.0, elapsed_s=0.5),
     )
     seen, _ = read_profiles(tmp_path)
     assert [each.pid for each in seen] == [2]

@@ -127,6 +127,9 @@ def find(evidence: Evidence) -> list[Finding]:
     rules, found = RULES, list[Finding]()
     if _is_seen_inside(evidence):
         rules, found = AROUND_A_PROGRAM, rules_program.find(evidence)
+        seen = [each for each in found if each.of == "time"]
+        if seen and too_short_to_judge(evidence):  # a hot line is one whatever the length
+            rules, found = (), seen
     found = [*(finding for rule in rules if (finding := rule(evidence))), *found]
     return [replace(f, evidence=(*f.evidence, *_traffic(f, evidence))) for f in found]
 

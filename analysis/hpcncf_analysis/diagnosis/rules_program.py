@@ -317,23 +317,6 @@ def _line_of(thread: ProgramThread) -> SourceLine:
     )
 
 
-def _busiest_thread(program: Program) -> tuple[SourceLine, float] | None:
-    """Its line and the share of the time in which it computes, if it computes more than the
-    training thread, for most of the time that this one is between its steps."""
-    rank = program.longest
-    least = 0.5 * rank.seconds * program.share("loop")
-    busy = [
-        each
-        for each in rank.threads
-        if each.file
-        and each.cpu_s >= (rank.main_cpu_s or 0.0)
-        and each.cpu_s + each.runqueue_s >= least
-    ]
-    if not busy or rank.seconds <= 0:
-        return None
-    return _line_of(busy[0]), min(1.0, (busy[0].cpu_s + busy[0].runqueue_s) / rank.seconds)
-
-
 def _input(program: Program) -> Finding | None:
     share = program.share("input")
     if share < thresholds.WORTH:
@@ -614,62 +597,90 @@ def _checkpoint(program: Program) -> Finding | None:
 
 
 def _loop(program: Program) -> Finding | None:
-    """The program's own code, on one core while others idle."""
-    share = program.share("loop")
-    usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
+    """The program's own code between the phases, by what it does there."""
+    usable = program.evidence.cores.usable or 0.0
     if not program.steps and program.wanted >= thresholds.BUSY * usable:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
-    share -= max(0.0, program.share("backward") - program.share("forward"))
+    share = program.share("loop") - max(0.0, program.share("backward") - program.share("forward"))
     if not program.steps and program.longest.seconds > 0:
         share -= program.longest.imports_s / program.longest.seconds
     if share < 1.25 * thresholds.WORTH:
         return None
-    waits = program.waiting("loop")
+    of_steps = (_batch_thread, _file_written) if program.steps else ()
+    found = (rule(program, share) for rule in of_steps)
+    return next(filter(None, found), None) or _own_code(program, share)
+
+
+def _batch_thread(program: Program, share: float) -> Finding | None:
+    """Training waits while another thread of it makes the batches."""
+    rank = program.longest
+    # It computes more than the training thread, for most of the time between the steps.
+    least = 0.5 * rank.seconds * program.share("loop")
+    busy = [
+        each
+        for each in rank.threads
+        if each.file
+        and each.cpu_s >= (rank.main_cpu_s or 0.0)
+        and each.cpu_s + each.runqueue_s >= least
+    ]
+    if program.waiting("loop") < thresholds.WORTH or not busy or rank.seconds <= 0:
+        return None
+    computes = min(1.0, (busy[0].cpu_s + busy[0].runqueue_s) / rank.seconds)
+    return Finding(
+        "python_input",
+        share,
+        "time",
+        (
+            f"for {format_percent(share)} of the time training waits between its steps, while "
+            f"another thread of it computes for {format_percent(computes)}",
+        ),
+        "Make whole batches at once by array operations: a thread computes no faster than "
+        "the training itself would.",
+        gain=removed(share),
+        places=(place(_line_of(busy[0]), computes),),
+    )
+
+
+def _file_written(program: Program, share: float) -> Finding | None:
+    """A state written to a file without `torch.save`."""
     places = program.places("loop")
-    maker = _busiest_thread(program) if program.steps and waits >= thresholds.WORTH else None
-    if maker is not None:
-        line, busy = maker
-        return Finding(
-            "python_input",
-            share,
-            "time",
-            (
-                f"for {format_percent(share)} of the time training waits between its steps, while "
-                f"another thread of it computes for {format_percent(busy)}",
-            ),
-            "Make whole batches at once by array operations: a thread computes no faster than "
-            "the training itself would.",
-            gain=removed(share),
-            places=(place(line, busy),),
-        )
-    if program.steps and places and WRITES.search(places[0].source or ""):
-        return Finding(
-            "checkpoint_bound",
-            share,
-            "time",
-            (
-                f"{format_percent(share)} of the time is between the phases of a step, most of it "
-                "where a file is written",
-            ),
-            "Write it less often, or to a faster disk.",
-            gain=removed(share),
-            places=places,
-        )
+    if not places or not WRITES.search(places[0].source or ""):
+        return None
+    return Finding(
+        "checkpoint_bound",
+        share,
+        "time",
+        (
+            f"{format_percent(share)} of the time is between the phases of a step, most of it "
+            "where a file is written",
+        ),
+        "Write it less often, or to a faster disk.",
+        gain=removed(share),
+        places=places,
+    )
+
+
+def _own_code(program: Program, share: float) -> Finding:
+    cores, waits = program.evidence.cores, program.waiting("loop")
     fact = f"{format_percent(share)} of the time is in the program's own code"
     fact += " between the phases of a step" if program.steps else ""
     if waits > 0.5:
         fact += f", which waits for {format_percent(waits)} of that"
+    facts = [fact]
+    if cores.used is not None and cores.usable is not None:
+        used, usable = format_cores(cores.used), format_cores(cores.usable)
+        facts.append(f"{used} of {usable} usable cores in use")
     return Finding(
         "loop_code",
         share,
         "time",
-        (fact, f"{format_cores(used)} of {format_cores(usable)} usable cores in use"),
+        tuple(facts),
         "Replace the Python loop at that line by array operations, or move it out of the step."
         if waits <= 0.5
         else "Look at what that line waits for: a file, a network, a lock or a sleep.",
         gain=removed(share),
-        places=places,
+        places=program.places("loop"),
     )
 
 
