@@ -47,10 +47,10 @@ def outcome(args: argparse.Namespace, now: Now) -> tuple[dict[str, Any], str]:
     advice = None if now.step.chosen is None else advise(tried, now.step.chosen)
     spent = f"{now.spent_core_h:.2g} of {now.tuning.core_hours:g} core-hours"
     lines = [
-        *table(tried),
-        "",
-        *sentences(tried, args, advice),
-        *([f"not finished: {now.step.why}"] if now.step.why else []),
+        *(table(tried) if advice else []),
+        *([""] if advice else []),
+        *([] if advice is None else sentences(tried, args, advice)),
+        *([f"{'not finished' if advice else 'not measured'}: {now.step.why}"] * bool(now.step.why)),
         f"spent: {spent} on {len(now.trials)} trials",
         f"every trial: hpcncf report {format_path(now.tuning.paths.folder)}",
     ]
@@ -107,26 +107,34 @@ def table(tried: Tried) -> list[str]:
     points = tried.known.points
     failed = {each.ask.point: each.reason for each in tried.known.trials if each.fate == "failed"}
     out = [f"out: {points[at].label}: {why}" for at, why in failed.items()]
-    return (text if len(rows) > 1 else []) + out
+    return text + out
 
 
-def sentences(tried: Tried, args: argparse.Namespace, advice: Advice | None) -> list[str]:
-    if advice is None:
-        return ["no trial could be measured"]
+def sentences(tried: Tried, args: argparse.Namespace, advice: Advice) -> list[str]:
     setup, words = advice.setup, shlex.join(args.job)
-    gain = "" if advice.speedup is None else f", {advice.speedup:.2f} times as fast as unchanged "
-    gain += f"with {tried.tuning.cores} cores" if gain and tried.tuning.cores > 1 else ""
-    lines = [f"{args.objective}: {setup.label}{gain.rstrip()}"]
-    with_ = f" --with {setup.remedies}" if setup.remedies else ""
+    gain = ""
+    if not setup.remedies:
+        gain = ": no remedy is known to make it faster"
+    elif advice.speedup is not None:
+        gain = f", {advice.speedup:.2f} times as fast as unchanged"
+        gain += f" with {tried.tuning.cores} cores" if tried.tuning.cores > 1 else ""
+    lines = [f"{args.objective}: {setup.label}{gain}"]
+    if advice.left_open:
+        lines.append(f"no significant difference from: {'; '.join(advice.left_open)}")
+    if advice.disturbed:
+        lines.append("neighbours used much of its cores: repeat on a quiet machine")
+    with_ = f"hpcncf run --with {setup.remedies} -- " if setup.remedies else ""
     lines += [
         "",
         "#SBATCH --ntasks=1",
         f"#SBATCH --cpus-per-task={setup.cores}",
         f"#SBATCH --mem={advice.mem_gb}G",
-        f"srun hpcncf run{with_} -- {words}",
+        f"srun {with_}{words}",
     ]
     if advice.changes:
         lines += ["", "for good, in the program:", *(f"  {line}" for line in advice.changes)]
+    if advice.left:
+        lines += ["", "what still costs time:", *(f"  {line}" for line in advice.left)]
     return lines
 
 
@@ -140,5 +148,8 @@ def _plain(advice: Advice | None) -> dict[str, Any] | None:
         "speedup": advice.speedup,
         "mem_gb": advice.mem_gb,
         "changes": list(advice.changes),
+        "left": list(advice.left),
+        "left_open": list(advice.left_open),
+        "disturbed": advice.disturbed,
         "settings": advice.setup.settings,
     }

@@ -30,10 +30,13 @@ from hpcncf.tune.search import (
     Step,
     Trial,
     best_first,
+    is_open,
     open_ones,
 )
 from hpcncf.tune.tuning import Row, Tuning
 from hpcncf_analysis.diagnosis.diagnose import diagnose_attempt
+from hpcncf_analysis.diagnosis.evidence import Finding
+from hpcncf_analysis.diagnosis.format import headline
 
 # Losses of the first steps agree within this, relative to them or to 1: sums in another order
 # round differently, and some steps of an optimizer spread that.
@@ -130,24 +133,30 @@ class Programs(Tuning):
     def select(self, known: Known) -> Step:
         return select_trials(self, known)
 
+    def findings(self, setup: Setup) -> Sequence[Finding]:
+        """Of its first trial's diagnosis."""
+        if setup not in self.setups:
+            return ()
+        run = self.grid.run(Ask(self.setups.index(setup), None, 0))
+        attempts = sorted(self.paths.run(run.id).folder.glob("attempt-*"))
+        found = diagnose_attempt(AttemptPaths(attempts[-1])) if attempts else None
+        return found.findings if found else ()
+
     def suggested(self, setup: Setup) -> list[Remedies]:
         """By the diagnosis of a trial; for the unchanged program also what is always worth a
         look."""
         words: list[str] = []
         if not setup.remedies:
             words += ALWAYS if setup.cores > 1 else ALWAYS[1:]
-        if setup in self.setups:
-            run = self.grid.run(Ask(self.setups.index(setup), None, 0))
-            attempts = sorted(self.paths.run(run.id).folder.glob("attempt-*"))
-            found = diagnose_attempt(AttemptPaths(attempts[-1])) if attempts else None
-            for finding in found.findings if found else ():
-                words += SUGGESTED.get(finding.cause, ())
+        for finding in self.findings(setup):
+            words += SUGGESTED.get(finding.cause, ())
         parsed = [Remedies.parse(word) for word in dict.fromkeys(words)]
         return [each for each in parsed if (each.workers or 0) <= 2 * setup.cores]
 
 
 def _point(at: int, setup: Setup) -> Point:
-    return Point(at, setup.label, setup.cores, 0.0, 1, 1, None)
+    changes = frozenset(filter(None, str(setup.remedies).split(",")))
+    return Point(at, setup.label, setup.cores, 0.0, 1, 1, None, changes)
 
 
 def build_tuning(
@@ -286,7 +295,8 @@ def select_trials(tuning: Programs, known: Known) -> Step:
         if tried.figure(base) is None:
             break
     if not ranked:
-        return Step("done", f"{base.label}: {known.trials[0].reason}")
+        first = tuning.grid.run(known.trials[0].ask).id
+        return Step("done", f"{known.trials[0].reason}; its output: hpcncf logs {first}")
     repeats = open_ones(ranked[:REPEATS], tuning.objective)
     unchanged = tried.figure(base)
     if unchanged is not None and unchanged.runs < 2 and unchanged not in repeats:
@@ -295,7 +305,20 @@ def select_trials(tuning: Programs, known: Known) -> Step:
         wanted = [tuning.setups[one.point.index] for one in repeats]
         why = "repeats, for some are near each other"
         return _send(tuning, known, why, [], repeats) or _no_room(known, ranked, wanted)
-    return Step("done", "", chosen=ranked[0].point.index, verified=True)
+    return Step("done", "", chosen=_simplest(known, ranked), verified=True)
+
+
+def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
+    """Of all with the best one's cores that are not known to be slower, with the fewest
+    changes."""
+    best = ranked[0]
+    equal = [
+        one
+        for one in ranked
+        if one.point.cores == best.point.cores
+        and (one.epoch_s < WORTH * best.epoch_s or is_open(best, one, known.rules.objective))
+    ]
+    return min(equal, key=lambda one: (len(one.point.values), one.epoch_s)).point.index
 
 
 def _send(
@@ -323,7 +346,7 @@ def _send(
 def _no_room(known: Known, ranked: Sequence[Figure], wanted: Sequence[Setup]) -> Step:
     labels = "; ".join(setup.label for setup in wanted)
     why = f"the budget has no room for {labels}: {max(known.left_h, 0.0):.2g} core-hours are left"
-    return Step("done", why, chosen=ranked[0].point.index if ranked else None, verified=True)
+    return Step("done", why, chosen=_simplest(known, ranked) if ranked else None, verified=True)
 
 
 def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
@@ -375,12 +398,20 @@ class Advice:
     used: float | None
     changes: tuple[str, ...]
     """Lines of the program to change for good."""
+    left: tuple[str, ...]
+    """What still costs its time, and where."""
+    left_open: tuple[str, ...]
+    """Setups of which it is not known whether they are slower."""
+    disturbed: bool
+    """Whether neighbours used its cores, or those of the unchanged program."""
 
 
 def advise(tried: Tried, chosen: int) -> Advice:
     figure, setup = tried.known.of[chosen], tried.tuning.setups[chosen]
     base, own = tried.figure(Setup(tried.tuning.cores)), tried.of(setup)
     memory = max(each.memory_mib for each in own) * MEMORY_SPARE / 1024
+    findings = tried.tuning.findings(setup)
+    causes = {one.cause for one in (*findings, *tried.tuning.findings(Setup(tried.tuning.cores)))}
     return Advice(
         setup,
         figure,
@@ -388,6 +419,17 @@ def advise(tried: Tried, chosen: int) -> Advice:
         max(1, math.ceil(memory)),
         next((each.used for each in own if each.used is not None), None),
         tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),
+        tuple(
+            ": ".join([headline(one), *(each.name for each in one.places[:1]), one.remedy])
+            for one in findings
+            if one.cause != "neighbour_load"
+        ),
+        tuple(
+            one.point.label
+            for one in tried.known.of.values()
+            if one is not figure and is_open(figure, one, tried.known.rules.objective)
+        ),
+        "neighbour_load" in causes,
     )
 
 

@@ -140,6 +140,16 @@ def test_a_round_is_cut_to_the_budget(tuning: Programs) -> None:
 
 
 @pytest.mark.usefixtures("suggestions")
+def test_a_gain_that_is_not_known_is_not_recommended(tuning: Programs) -> None:
+    """Fused: 3 % faster. Threads: a third faster, but the intervals overlap."""
+    for text, step_s, error in (("fused", 0.97, 0.001), ("threads=1", 0.7, 0.5)):
+        trials = [seen("", 1.0, error=0.01), seen(text, step_s, error=error)]
+        found = tried(replace(tuning, core_hours=0.001), *trials)
+        step = found.tuning.select(found.known)
+        assert (step.kind, step.chosen) == ("done", 0)
+
+
+@pytest.mark.usefixtures("suggestions")
 def test_a_program_that_fails_is_not_tried_again(tuning: Programs) -> None:
     found = step_of(tuning, seen("", None, fate="failed", reason="exit code 1"))
     assert (found.kind, found.chosen) == ("done", None)
