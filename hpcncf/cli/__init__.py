@@ -6,12 +6,10 @@ import argparse
 import errno
 import gc
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcncf import __version__
@@ -151,6 +149,8 @@ def _print_json_error(argv: Sequence[str], error: str, code: int) -> None:
     """If a program reads standard output. The words of `run` are its command's, and its --json
     takes a file."""
     if "--json" in argv and argv[0] != "run":
+        import json
+
         print(json.dumps({"error": error, "exit_code": code}))
 
 
@@ -172,7 +172,7 @@ def _open_streams() -> None:
 
 def _check_folder() -> None:
     try:
-        Path.cwd()
+        os.getcwd()  # noqa: PTH109 (`--help` starts without pathlib)
     except OSError as error:
         raise UsageError(
             f"the current folder: {error.strerror}; it was removed or may not be read: "

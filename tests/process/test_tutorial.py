@@ -35,5 +35,7 @@ def test_the_outputs_of_the_page_are_printed_again(tmp_path: Path) -> None:
     for old, new in zip(shown, printed, strict=True):
         loss = r"loss (\S+)"
         assert numbers(loss, new) == pytest.approx(numbers(loss, old), abs=0.01)
+    assert "1 allocated, 1 usable" in fast
+    assert numbers(r"CPU +(\S+)% on average", shown[4])[0] >= 90
     ((naive_ms,), (fast_ms,)) = (numbers(r"steps of (\S+) ms", each) for each in (naive, fast))
     assert naive_ms > 5 * fast_ms
