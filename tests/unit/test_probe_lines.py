@@ -49,5 +49,23 @@ def test_samples_at_the_jump_are_shared_by_the_lines_of_the_body(observer: Modul
     assert set(seen) >= {first + 3, first + 4, first + 5}
 
 
+def negatives(seen: Any, draw: Any) -> list[int]:
+    found = []
+    for user in range(4):
+        j = draw(0, 9)
+        while j in seen[user]:
+            j = draw(0, 9)
+        found.append(j)
+    return found
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="a loop's condition is repeated below")
+def test_a_condition_before_an_append_has_its_share(observer: ModuleType) -> None:
+    code = negatives.__code__
+    seen = Counter(observer._line_worked_on(code, last_jump(code)) for _ in range(900))
+    first = code.co_firstlineno
+    assert seen == {first + 4: 600, first + 6: 300}
+
+
 def test_a_sample_elsewhere_stays_on_its_line(observer: ModuleType) -> None:
     assert observer._line_worked_on(update.__code__, 0) is None

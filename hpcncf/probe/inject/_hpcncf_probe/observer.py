@@ -11,7 +11,7 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter, itemgetter
 
 from _hpcncf_probe import gpu, imports, remedies, tables, torch_phases, trial
-from _hpcncf_probe.phases import CLOCKS, NAME, WALL
+from _hpcncf_probe.phases import CLOCKS, NAME, WALL, Clock
 
 FORMAT = 1
 SAMPLE_EVERY_S = 0.01
@@ -176,7 +176,9 @@ class Observer:
             }
         frames.pop(self.sampler, None)
         alone = not frames or self.others_idle
-        if stopped:
+        # A sample in a turn of the clock's, whose system call takes the thread's waits for a core,
+        # says nothing of the program's lines.
+        if stopped and stopped[0][0].co_filename not in TURNS:
             self._add(self.stacks, (phase, *_look(stopped, self.kind != "worker")), gap)
         for ident, other in others.items():
             _, stack, _ = _look(other)
@@ -368,6 +370,8 @@ def listed(stacks):
     ]
 
 
+# The files of the clock and of its turns.
+TURNS = frozenset((Clock.turn.__code__.co_filename, torch_phases.install.__code__.co_filename))
 # Of a frame: what is read, and the way to the one around it.
 READ = attrgetter("f_code", "f_lineno", "f_lasti", "f_globals")
 BACK = repeat("f_back")
@@ -441,8 +445,9 @@ def _line_before(code, at):
 
 # (code, instruction) -> its lines, as `_lines_of_body` gives them, and the share that each is owed.
 _BODIES = {}
-# Instructions after which Python 3.11 and later let go of the interpreter's lock.
-CHECKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
+# Instructions after which Python 3.11 and later let go of the interpreter's lock, but for
+# `list.append`; a conditional jump backward falls through as often as not.
+CHECKS = ("CALL", "JUMP_BACKWARD", "RESUME")
 WORKS = ("BINARY", "BUILD", "COMPARE", "CONTAINS", "FORMAT", "INPLACE", "STORE_SUBSCR", "UNPACK")
 
 
@@ -474,16 +479,21 @@ def _lines_of_body(code, at):
         return {}
     import dis
 
-    operations, line = {}, None
+    operations, line, method = {}, None, None
     for one in dis.get_instructions(code):
         line = getattr(one.positions, "lineno", None) or line
         if one.offset >= at:
             if not one.opname.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD")):
                 return {}
             break
-        if one.opname.startswith(CHECKS):
+        appends = one.opname == "CALL" and method == "append"
+        if one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
+            method = one.argval
+        elif one.opname in ("CALL", "PUSH_NULL") or "NULL + " in one.argrepr:
+            method = None  # another function is called, perhaps for the argument
+        if one.opname.startswith(CHECKS) and not appends:
             operations = {}
-        elif line is not None and one.opname.startswith(WORKS):
+        elif line is not None and (appends or one.opname.startswith(WORKS)):
             operations[line] = operations.get(line, 0) + 1
     whole = sum(operations.values())
     return {line: number / whole for line, number in operations.items()}
