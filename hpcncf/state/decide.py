@@ -176,12 +176,9 @@ def _missing(path: Path) -> bool:
 
 
 def _alive(taken: Claim | None, files: AttemptPaths) -> bool:
-    return is_alive(taken, files) if taken else _just_made(files)
-
-
-def _just_made(attempt: AttemptPaths) -> bool:
-    now = server_time(attempt.folder.parents[1])
-    return now - attempt.folder.stat().st_mtime < CLAIMING_S
+    if taken:
+        return is_alive(taken, files)
+    return server_time(files.folder.parents[1]) - files.folder.stat().st_mtime < CLAIMING_S
 
 
 LONGEST_TAIL: Final = 64 * 1024
@@ -273,7 +270,7 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
     """Of a run that has no attempt by this job."""
     state = sent.slurm
     if state is None:
-        return "unknown", _not_listed(job)
+        return "unknown", f"Slurm job {job.id} is unknown to squeue and sacct"
     if state.state == "running" and sent.before:
         where = f" on {state.node}" if state.node else ""
         return "pending", f"behind {sent.before} in its task (Slurm job {job.id}{where})"
@@ -287,10 +284,6 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
     if state.state == "completed":
         return "failed", f"Slurm job {job.id} is {state.word} with exit code 0, but left no record"
     return state.state, state.reason
-
-
-def _not_listed(job: SubmittedJob) -> str:
-    return f"Slurm job {job.id} is unknown to squeue and sacct"
 
 
 def begun(
@@ -386,8 +379,8 @@ def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
 
 
 def requeued(attempt: Attempt, state: JobState) -> str:
-    """`requeued, 2nd time, stopped by ...; it had reached epoch 3/10, step 120`."""
-    times = f", {_ordinal(state.restarts)} time" if state.restarts > 1 else ""
+    """`requeued 2 times: stopped by ...; it had reached epoch 3/10, step 120`."""
+    times = f" {state.restarts} times" if state.restarts > 1 else ""
     why = next((f": {record.error['message']}" for record in attempt.ranks if record.error), "")
     return f"requeued{times}{why}{_reached(attempt)}"
 
@@ -397,11 +390,6 @@ def _reached(attempt: Attempt) -> str:
     if now is None or not now.epochs or now.phase == "startup":
         return ""
     return f"; it had reached epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, step {now.step}"
-
-
-def _ordinal(number: int) -> str:
-    teens = 10 <= number % 100 <= 20
-    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 # What a launcher sends to the other ranks when one has failed: an effect, never the cause.

@@ -96,7 +96,7 @@ def states(
         if attempts[run.id] is None and (why := unreadable(paths.run(run.id)))
     }
     found = [
-        _closed(run, closed[run.id])
+        RunState(run, "unknown", "its folder cannot be read", None, [], None, [closed[run.id]])
         if run.id in closed
         else _state(run, attempts[run.id], sent[run.id], seen)
         for run in plan.runs
@@ -148,10 +148,6 @@ def _slurm_jobs(
 
 def _slurm_job(attempt: Attempt | None) -> str | None:
     return attempt.claim.slurm_job_id if attempt and attempt.claim else None
-
-
-def _closed(run: Run, why: str) -> RunState:
-    return RunState(run, "unknown", "its folder cannot be read", None, [], None, [why])
 
 
 def _state(

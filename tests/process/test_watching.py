@@ -345,7 +345,7 @@ def test_a_requeued_run_tells_how_often_and_how_far_it_was(
     sent(paths)
     begin(paths, 0, "8_0")
     fake_slurm.answer("squeue", "8_0|PENDING|BeginTime|2026-11-21T14:05:00||||0|2|\n")
-    assert found(paths)[0] == ("pending", "requeued, 2nd time")
+    assert found(paths)[0] == ("pending", "requeued 2 times")
 
 
 def test_slurm_that_does_not_answer_leaves_unknown_what_records_do_not_tell(
