@@ -216,6 +216,15 @@ class RowTable:
                 self.settle()
 
     def _begin(self) -> None:
+        self.make_state()
+        state = self.optimizer.state[self.parameter]
+        self._step += 1
+        if "step" in state:
+            state["step"] += 1
+        self.rule.begin(self.group, self._step)
+
+    def make_state(self) -> None:
+        """What the optimizer has for the parameter from its first step on, also a skipped one."""
         state = self.optimizer.state[self.parameter]
         if len(self._moments) < len(self.rule.moments):
             self._moments = [
@@ -232,10 +241,6 @@ class RowTable:
                 )
             self._show_moments()
             self._find_kernels()
-        self._step += 1
-        if "step" in state:
-            state["step"] += 1
-        self.rule.begin(self.group, self._step)
 
     def release(self) -> None:
         """Give the table back to torch, as if it had never been taken."""

@@ -127,7 +127,9 @@ class Rowwise:
             if why is not None:
                 self._release(name, why)
                 continue
-            if not skipped:
+            if skipped:
+                table.make_state()
+            else:
                 table.step(scale)
             table.hidden = True
             if table.steps_taken == STEPS_JUDGED:
@@ -143,6 +145,9 @@ class Rowwise:
             table.hidden = False
         for name, why in self._crowded:
             self._release(name, why)
+        if self._crowded and not self._tables:
+            for handle in self._handles[:1] + self._handles[2:]:  # this one is being called
+                handle.remove()
         self._crowded = []
 
 

@@ -6,20 +6,24 @@ import copy
 import io
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.errors import UsageError
 from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
 from hpcncf.remedies.row_rules import AdamWRule
+from hpcncf.remedies.rowwise_optimizer import Rowwise
 
-ROWS, WIDTH = 17, 3
+ROWS = 17
 
 
 @pytest.fixture(scope="module", autouse=True, params=["compiled", "torch"])
@@ -40,73 +44,164 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam, fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
     "adam, maximize": lambda p: torch.optim.Adam(p, lr=0.01, maximize=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.3),
+    "adamw, fused": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.3, fused=True),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.03),
     "sgd, decay": lambda p: torch.optim.SGD(p, lr=0.03, weight_decay=0.2),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.8, dampening=0.3),
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.8, nesterov=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.03, lr_decay=0.01),
+    "adagrad, fused": lambda p: torch.optim.Adagrad(p, lr=0.03, lr_decay=0.01, fused=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
     "rmsprop, all": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.7, centered=True),
 }
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A model, and how its parameters are optimized."""
+
+    width: int = 3
+    padding_idx: int | None = None
+    mode: str = "sum"
+    shared: bool = False
+    """Two modules have one table."""
+    tied: bool = False
+    """A layer reads all of a table, which is then torch's to update."""
+    groups: str = "one"
+    schedule: str = "none"
+    ddp: bool = False
+
+
 class Recommender(nn.Module):
     """Two tables, one read twice, a bag of a third, and a layer that torch's optimizer updates."""
 
-    def __init__(self, padding_idx: int | None = None) -> None:
+    def __init__(self, shape: Shape = Shape()) -> None:
         super().__init__()
-        self.users = nn.Embedding(ROWS, WIDTH)
-        self.items = nn.Embedding(ROWS, WIDTH, padding_idx=padding_idx)
-        self.tags = nn.EmbeddingBag(ROWS, WIDTH, mode="sum")
-        self.layer = nn.Linear(WIDTH, 1)
+        width = shape.width
+        self.users = nn.Embedding(ROWS, width)
+        self.items = nn.Embedding(ROWS, width, padding_idx=shape.padding_idx)
+        self.others = nn.Embedding(ROWS, width)
+        if shape.shared:
+            self.others.weight = self.users.weight
+        self.tags = nn.EmbeddingBag(ROWS, width, mode=shape.mode)
+        self.layer = nn.Linear(width, 1)
+        self.scores = nn.Linear(width, ROWS, bias=False) if shape.tied else None
+        if self.scores:
+            self.scores.weight = self.others.weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        user, item, other = self.users(ids), self.items(ids.flip(0)), self.items(ids)
-        found: Tensor = self.layer(user * item + other * self.tags(ids[:, None]))
+        user, item, other = self.users(ids), self.items(ids.flip(0)), self.others(ids)
+        tags = self.tags(torch.cat([ids, ids[:1]]), torch.arange(len(ids)))
+        found: Tensor = self.layer(user * item + self.items(ids) * other * tags)
+        if self.scores:
+            found = found + self.scores(user).mean(dim=1, keepdim=True)
         return found.sigmoid()
+
+
+Make = Callable[[Any], torch.optim.Optimizer]
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "exponential": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.95),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=7),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(
+        o, max_lr=0.05, total_steps=10_000, cycle_momentum="betas" in o.defaults
+    ),
+}
+
+
+class Side:
+    """One of two equal trainings."""
+
+    def __init__(self, model: nn.Module, make: Make, shape: Shape, ours: bool) -> None:
+        self.model = self.network = model
+        tables = [model.get_parameter("users.weight"), model.get_parameter("items.weight")]
+        rest = [each for each in model.parameters() if all(each is not one for one in tables)]
+        groups: list[Any] = [[*tables, *rest]]
+        if shape.groups == "rates":
+            groups = [[{"params": tables, "lr": 0.02}, {"params": rest}]]
+        elif shape.groups == "two optimizers":
+            groups = [tables, rest]
+        self.optimizers = [make(each) for each in groups]
+        schedule = SCHEDULES.get(shape.schedule)
+        self.schedules = [schedule(each) for each in self.optimizers] if schedule else []
+        self.rowwise: list[Rowwise] = []
+        if ours:
+            if shape.ddp:
+                self.network = DistributedDataParallel(model)
+            self.take()
+
+    def take(self) -> None:
+        self.rowwise = [
+            rowwise(self.network, each, small=0, strict=False) for each in self.optimizers
+        ]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+    def take_step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for schedule in self.schedules:
+            schedule.step()
 
 
 class Twins:
     """A model and its copy with `rowwise`, trained alike."""
 
-    def __init__(
-        self, make: Callable[[Any], torch.optim.Optimizer], model: nn.Module | None = None
-    ) -> None:
+    def __init__(self, make: Make, shape: Shape = Shape()) -> None:
         torch.manual_seed(0)
-        model = (model or Recommender()).double()
-        self.models = [model, copy.deepcopy(model)]
-        self.optimizers = [make(each.parameters()) for each in self.models]
-        self.rowwise = rowwise(self.models[1], self.optimizers[1], small=0)
+        self.make, self.shape = make, shape
+        model = Recommender(shape).double()
+        other = copy.deepcopy(model)
+        self.sides = [Side(model, make, shape, False), Side(other, make, shape, True)]
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [side.model for side in self.sides]
+
+    def resume(self, source: int, rows_first: bool) -> None:
+        """Our side starts anew from what one of the two saves."""
+        side = self.sides[source]
+        keep = (side.model, *side.optimizers, *side.schedules)
+        saved = copy.deepcopy([each.state_dict() for each in keep])
+        new = Side(Recommender(self.shape).double(), self.make, self.shape, rows_first)
+        for each, state in zip((new.model, *new.optimizers, *new.schedules), saved, strict=True):
+            each.load_state_dict(state)
+        if not rows_first:
+            new.take()
+        self.sides[1] = new
 
     def step(
         self,
         batches: list[list[int]],
         scale: float = 1.0,
-        between: Callable[[nn.Module, torch.optim.Optimizer], object] = lambda *_: None,
+        between: Callable[[Side], object] = lambda _: None,
         set_to_none: bool = True,
     ) -> None:
         losses = []
-        for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            optimizer.zero_grad(set_to_none=set_to_none)
+        for side in self.sides:
+            side.zero_grad(set_to_none)
             for batch in batches:
-                loss = (model(torch.tensor(batch)) ** 2).mean() * scale
+                loss = (side.network(torch.tensor(batch)) ** 2).mean() * scale
                 loss.backward()
                 losses.append(loss.item())
-            between(model, optimizer)
-            optimizer.step()
+            between(side)
+            side.take_step()
         half = len(losses) // 2
         assert losses[half:] == pytest.approx(losses[:half], rel=1e-9, abs=1e-12)
 
     def differences(self) -> dict[str, float]:
         stock, ours = (each.state_dict() for each in self.models)
         found = {name: float((stock[name] - ours[name]).abs().max()) for name in stock}
-        stock, ours = (each.state_dict() for each in self.optimizers)
-        for number, state in stock["state"].items():
-            assert list(state) == list(ours["state"][number])
-            for name, value in state.items():
-                if value is not None:
-                    other = torch.as_tensor(ours["state"][number][name])
-                    found[f"{number} {name}"] = float((torch.as_tensor(value) - other).abs().max())
+        for one, other in zip(*(side.optimizers for side in self.sides), strict=True):
+            stock, ours = one.state_dict(), other.state_dict()
+            for number, state in stock["state"].items():
+                assert list(state) == list(ours["state"][number])
+                for name, value in state.items():
+                    if value is not None:
+                        mine = torch.as_tensor(ours["state"][number][name])
+                        away = (torch.as_tensor(value) - mine).abs().max()
+                        found[f"{number} {name}"] = float(away)
         return found
 
     def check(self, bound: float = 1e-12) -> None:
@@ -148,16 +243,16 @@ EVENTS = st.one_of(
 )
 
 
-def act(twins: Twins, make: Callable[[Any], torch.optim.Optimizer], event: str, value: Any) -> None:
+def act(twins: Twins, event: str, value: Any) -> None:
     """One thing that a program may do between steps or in one."""
     match event:
         case "step" | "norm" | "value" | "keep" | "zero":
             between: dict[str, Callable[..., object]] = {
-                "norm": lambda m, _: nn.utils.clip_grad_norm_(m.parameters(), 0.01),
-                "value": lambda m, _: nn.utils.clip_grad_value_(m.parameters(), 0.001),
-                "zero": lambda _, o: o.zero_grad(set_to_none=False),
+                "norm": lambda s: nn.utils.clip_grad_norm_(s.model.parameters(), 0.01),
+                "value": lambda s: nn.utils.clip_grad_value_(s.model.parameters(), 0.001),
+                "zero": lambda s: s.zero_grad(set_to_none=False),
             }
-            nothing: Callable[..., object] = lambda *_: None  # noqa: E731
+            nothing: Callable[..., object] = lambda _: None  # noqa: E731
             twins.step([value], 1.0, between.get(event, nothing), set_to_none=event != "keep")
         case "idle":
             for _ in range(value):
@@ -165,7 +260,7 @@ def act(twins: Twins, make: Callable[[Any], torch.optim.Optimizer], event: str, 
         case "accumulate":
             twins.step([value, value[::-1], [3]])
         case "rate":
-            for optimizer in twins.optimizers:
+            for optimizer in (each for side in twins.sides for each in side.optimizers):
                 for group in optimizer.param_groups:
                     group["lr"] *= 0.5 + 0.2 * value[0] / ROWS
                     if "betas" in group:
@@ -178,14 +273,20 @@ def act(twins: Twins, make: Callable[[Any], torch.optim.Optimizer], event: str, 
             first, second = (model.get_submodule("items").weight for model in twins.models)
             assert float((first - second).detach().abs().max()) <= 1e-12
         case "score all":
-            user = torch.ones(2, WIDTH, dtype=torch.float64)
-            for act in (lambda w: w @ user[0], lambda w: F.linear(user, w), lambda w: w.t().sum(0)):
-                first, second = (act(model.get_submodule("items").weight) for model in twins.models)
+            user = torch.ones(2, twins.shape.width, dtype=torch.float64)
+            for score in (
+                lambda w: w @ user[0],
+                lambda w: F.linear(user, w),
+                lambda w: w.t().sum(0),
+            ):
+                first, second = (
+                    score(model.get_submodule("items").weight) for model in twins.models
+                )
                 assert torch.allclose(first, second, rtol=1e-9, atol=1e-12)
         case "dense":  # a gradient of all rows beside that of some
 
-            def regularize(model: nn.Module, _: torch.optim.Optimizer) -> None:
-                sum((each**2).sum() for each in model.parameters()).mul(1e-3).backward()
+            def regularize(side: Side) -> None:
+                sum((each**2).sum() for each in side.model.parameters()).mul(1e-3).backward()
 
             twins.step([value], 1.0, regularize)
         case "write weight":
@@ -204,74 +305,99 @@ def act(twins: Twins, make: Callable[[Any], torch.optim.Optimizer], event: str, 
             assert type(copied[1].get_parameter("users.weight")) is nn.Parameter
             assert torch.allclose(first, second, rtol=1e-9, atol=1e-12)
         case "pickle":
-            for model in twins.models:
+            for side in twins.sides:
                 file = io.BytesIO()
-                torch.save([model.state_dict(), twins.optimizers[1].state_dict()], file)
+                torch.save([side.model.state_dict(), side.optimizers[0].state_dict()], file)
                 file.seek(0)
                 values, _ = torch.load(file, weights_only=True)
                 assert type(values["users.weight"]) is Tensor
         case "no gradient":  # a step that skips a table
-            for model, optimizer in zip(twins.models, twins.optimizers, strict=True):
-                optimizer.zero_grad()
-                model.get_submodule("users")(torch.tensor(value)).sum().backward()
-                optimizer.step()
+            for side in twins.sides:
+                side.zero_grad()
+                side.model.get_submodule("users")(torch.tensor(value)).sum().backward()
+                side.take_step()
         case "closure":
-            for model, optimizer in zip(twins.models, twins.optimizers, strict=True):
+            for side in twins.sides:
 
-                def closure(
-                    model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer
-                ) -> Tensor:
-                    optimizer.zero_grad()
-                    loss: Tensor = (model(torch.tensor(value)) ** 2).sum()
+                def closure(side: Side = side) -> Tensor:
+                    side.zero_grad()
+                    loss: Tensor = (side.model(torch.tensor(value)) ** 2).sum()
                     loss.backward()
                     return loss
 
-                assert optimizer.step(closure) is not None  # type: ignore[arg-type, func-returns-value]
+                for optimizer in side.optimizers:
+                    assert optimizer.step(closure) is not None  # type: ignore[arg-type, func-returns-value]
         case "scaler":
-            for model, optimizer in zip(twins.models, twins.optimizers, strict=True):
+            for side in twins.sides:
                 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-                optimizer.zero_grad()
-                scaler.scale((model(torch.tensor(value)) ** 2).sum()).backward()
-                if value[0] % 3 == 0:
-                    next(iter(model.parameters())).grad.mul_(math.inf)  # type: ignore[union-attr]
+                side.zero_grad()
+                scaler.scale((side.model(torch.tensor(value)) ** 2).sum()).backward()
+                for optimizer in side.optimizers:
+                    if value[0] % 3 == 0:
+                        optimizer.param_groups[0]["params"][0].grad.mul_(math.inf)
+                    if value[0] % 2:
+                        scaler.unscale_(optimizer)
                 if value[0] % 2:
-                    scaler.unscale_(optimizer)
-                    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-                scaler.step(optimizer)
+                    nn.utils.clip_grad_norm_(side.model.parameters(), 0.1)
+                for optimizer in side.optimizers:
+                    scaler.step(optimizer)
                 scaler.update()
         case "index":
-            for model, optimizer in zip(twins.models, twins.optimizers, strict=True):
-                optimizer.zero_grad()
-                weight = model.get_submodule("items").weight
+            for side in twins.sides:
+                side.zero_grad()
+                weight = side.model.get_submodule("items").weight
                 (weight[torch.tensor(value) - ROWS] ** 2).sum().backward()
                 (weight.index_select(0, torch.tensor(value)) ** 3).sum().backward()
                 weight[2:4].sum().backward()
-                optimizer.step()
+                side.take_step()
         case "reload":
             state = copy.deepcopy(twins.models[0].state_dict())
             twins.models[1].load_state_dict(state)
         case "resume" | "resume stock":
-            source = 1 if event == "resume" else 0
-            saved = [each[source].state_dict() for each in (twins.models, twins.optimizers)]
-            saved = copy.deepcopy(saved)
-            model = type(twins.models[0])().double()
-            optimizer = make(model.parameters())
-            if value[0] % 2:  # before or after
-                twins.rowwise = rowwise(model, optimizer, small=0)
-            model.load_state_dict(saved[0])
-            optimizer.load_state_dict(saved[1])
-            if not value[0] % 2:
-                twins.rowwise = rowwise(model, optimizer, small=0)
-            twins.models[1], twins.optimizers[1] = model, optimizer
+            twins.resume(1 if event == "resume" else 0, rows_first=value[0] % 2 == 1)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(name=st.sampled_from(sorted(OPTIMIZERS)), events=st.lists(EVENTS, min_size=1, max_size=12))
-def test_any_program_has_the_results_that_it_had(name: str, events: list[Any]) -> None:
-    twins = Twins(OPTIMIZERS[name])
+SHAPES = st.builds(
+    Shape,
+    width=st.integers(1, 9),
+    padding_idx=st.none() | st.integers(0, ROWS - 1),
+    mode=st.sampled_from(["sum", "mean"]),
+    shared=st.booleans(),
+    tied=st.booleans(),
+    groups=st.sampled_from(["one", "rates", "two optimizers"]),
+    schedule=st.sampled_from(["none", *SCHEDULES]),
+    ddp=st.booleans(),
+)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    name=st.sampled_from(sorted(OPTIMIZERS)),
+    shape=SHAPES,
+    events=st.lists(EVENTS, min_size=1, max_size=12),
+)
+@pytest.mark.usefixtures("one_rank")
+def test_any_program_has_the_results_that_it_had(
+    name: str, shape: Shape, events: list[Any]
+) -> None:
+    twins = Twins(OPTIMIZERS[name], shape)
     for event, value in events:
-        act(twins, OPTIMIZERS[name], event, value)
-    assert twins.rowwise.tables == ["users.weight", "items.weight", "tags.weight"]
+        act(twins, event, value)
+    tables = [each for found in twins.sides[1].rowwise for each in found.tables]
+    expected = {"users", "items", "tags"} | (set() if shape.shared else {"others"})
+    expected -= set() if not shape.tied else {"users" if shape.shared else "others"}
+    assert {each.split(".")[-2] for each in tables} == expected
     twins.check(1e-10)
 
 
@@ -394,51 +520,14 @@ def test_a_program_that_later_becomes_inexact_goes_on_with_torchs_optimizer(spoi
         for model in twins.models:
             model.get_submodule("users").weight.register_hook(lambda gradient: gradient + 0.01)
     elif spoil == "remove":
-        twins.rowwise.remove()
+        twins.sides[1].rowwise[0].remove()
     else:
-        for optimizer in twins.optimizers:
-            optimizer.param_groups[0]["weight_decay"] = 0.1
+        for side in twins.sides:
+            side.optimizers[0].param_groups[0]["weight_decay"] = 0.1
     for number in range(6):
         twins.step([[number, 5]])
-    assert "users.weight" in twins.rowwise.left
+    assert "users.weight" in twins.sides[1].rowwise[0].left
     assert type(twins.models[1].get_parameter("users.weight")) is nn.Parameter
-    twins.check()
-
-
-def test_tables_shared_by_modules_and_split_over_optimizers() -> None:
-    models = []
-    for ours in (False, True):
-        torch.manual_seed(0)
-        model = nn.ModuleList([nn.Embedding(9, 2) for _ in range(3)])
-        model[1].weight = model[0].weight
-        optimizers = [
-            torch.optim.Adam(model[0].parameters(), lr=0.1),
-            torch.optim.SGD(model[2].parameters(), lr=0.1, momentum=0.9),
-        ]
-        if ours:
-            tables = [rowwise(model, each, small=0).tables for each in optimizers]
-            assert tables == [["0.weight"], ["2.weight"]]
-        for step in range(20):
-            ids = torch.tensor([step % 9, 3])
-            (model[0](ids) * model[1](ids.flip(0)) + model[2](ids)).sum().backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-        models.append(model)
-    for first, second in zip(*(each.parameters() for each in models), strict=True):
-        assert torch.allclose(first, second, rtol=0, atol=1e-6)
-
-
-def test_a_scheduler_of_rates_and_betas_is_followed() -> None:
-    twins = Twins(OPTIMIZERS["adam"])
-    schedules = [
-        torch.optim.lr_scheduler.OneCycleLR(each, max_lr=0.05, total_steps=60)
-        for each in twins.optimizers
-    ]
-    for step in range(60):
-        twins.step([[step % ROWS, step * step % ROWS]])
-        for schedule in schedules:
-            schedule.step()
     twins.check()
 
 
