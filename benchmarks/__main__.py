@@ -44,7 +44,7 @@ BENCHMARKS: Final = {
     "quality": Benchmark("Quality", 80),
     "time_to_quality": Benchmark("Time to quality", 90),
     "remedies": Benchmark("What each remedy did", 560),
-    "rowwise": Benchmark("Exact rows in a program of one's own", 280),
+    "rowwise": Benchmark("Exact rows in a program of one's own", 450),
     "predict": Benchmark("Predictions of runs that no law has seen", 200),
     "probe": Benchmark("The probe", 50),
     "login": Benchmark("The login node", 60),

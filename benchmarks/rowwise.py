@@ -55,17 +55,18 @@ WARMUP_STEPS = 20
 LONG, ROWS_WARMUP_STEPS = 60, 600
 """Programs with windows of so many steps warm up longer: a row never read before costs no
 catch-up, so that early steps would flatter `rowwise`."""
-EQUAL_STEPS = 200
+EQUAL_STEPS = 1000
+NEAR: Final = 2e-6
 
 Sizes = tuple[int, int, int, int]
 
 
 class Factorization(nn.Module):
-    def __init__(self, sizes: Sizes, sparse: bool, dtype: torch.dtype) -> None:
+    def __init__(self, sizes: Sizes, sparse: bool) -> None:
         super().__init__()
         users, items, width, _ = sizes
-        self.users = nn.Embedding(users, width, sparse=sparse, dtype=dtype)
-        self.items = nn.Embedding(items, width, sparse=sparse, dtype=dtype)
+        self.users = nn.Embedding(users, width, sparse=sparse)
+        self.items = nn.Embedding(items, width, sparse=sparse)
         for table in (self.users, self.items):
             nn.init.normal_(table.weight, std=0.01)
 
@@ -110,7 +111,7 @@ class Program:
 
     def start(self) -> Program:
         torch.manual_seed(0)
-        self.model = Factorization(self.sizes, self.make is sparse_adam, self.dtype)
+        self.model = Factorization(self.sizes, self.make is sparse_adam).to(self.dtype)
         self.optimizer = self.make(self.model)
         self.batches = torch.Generator().manual_seed(1)
         self.taken = 0
@@ -154,6 +155,24 @@ def compare_speeds(programs: list[Program], rounds: int) -> None:
             program.window()
 
 
+@dataclass
+class Difference:
+    """Of the parameters of two models."""
+
+    largest: float
+    mean_square: float
+    far: int
+    """Parameters that differ by more than NEAR."""
+    of_all: int
+
+    @staticmethod
+    def of(first: nn.Module, second: nn.Module) -> Difference:
+        pairs = zip(first.parameters(), second.parameters(), strict=True)
+        apart = torch.cat([(one - other).detach().flatten() for one, other in pairs]).abs_()
+        far, of_all = int((apart > NEAR).sum()), apart.numel()
+        return Difference(float(apart.max()), float(apart.square().mean()), far, of_all)
+
+
 def trained(make: Any, steps: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, float]:
     """A model after so many steps, and its loss of 20 further batches, the same for all."""
     program = Program("", make, 1, dtype=dtype).start()
@@ -166,20 +185,22 @@ def trained(make: Any, steps: int, dtype: torch.dtype = torch.float32) -> tuple[
     return program.model, statistics.mean(found)
 
 
-def compare_results(
-    steps: int,
-) -> tuple[dict[torch.dtype, tuple[float, float]], dict[str, float]]:
-    """Of each type, the largest difference of `rowwise` from dense Adam and the farthest move; and
-    losses."""
-    apart = {}
-    for dtype in (torch.float32, torch.float64):
-        dense, loss = trained(fused, steps, dtype)
-        rows, loss_by_rows = trained(by_rows, steps, dtype)
-        if dtype == torch.float32:  # fused and Adam differ in speed alone
-            losses = {"Adam": loss, "Adam, fused": loss, "Adam, `rowwise`": loss_by_rows}
-        begun = Program("", fused, 1, dtype=dtype).start().model
-        apart[dtype] = difference(dense, rows), difference(dense, begun)
-        del dense, rows, begun
+def compare_results(steps: int) -> tuple[list[tuple[str, Difference]], dict[str, float]]:
+    """Differences of parameters after so many steps from the same values; and losses."""
+    truth, _ = trained(fused, steps, torch.float64)
+    rows, _ = trained(by_rows, steps, torch.float64)
+    apart = [("`rowwise` in float64, and Adam in float64", Difference.of(rows, truth))]
+    del rows
+    dense, loss = trained(fused, steps)
+    rows, loss_by_rows = trained(by_rows, steps)
+    apart += [
+        ("`rowwise` in float32, and Adam in float32", Difference.of(rows, dense)),
+        ("Adam in float32, and Adam in float64", Difference.of(dense, truth)),
+        ("`rowwise` in float32, and Adam in float64", Difference.of(rows, truth)),
+    ]
+    del truth, dense, rows
+    # fused and Adam differ in speed alone
+    losses = {"Adam": loss, "Adam, fused": loss, "Adam, `rowwise`": loss_by_rows}
     _, losses["SparseAdam, another algorithm"] = trained(sparse_adam, steps)
     return apart, losses
 
@@ -195,12 +216,6 @@ def print_speeds(programs: list[Program], losses: dict[str, float] | None = None
         line = f"| {program.name} | {mine:.2f} | {stock / mine:.2f} "
         line += f"| {min(ratios):.2f} to {max(ratios):.2f} |"
         print(line + (f" {losses[program.name]:.6f} |" if losses else ""), flush=True)
-
-
-def difference(first: nn.Module, second: nn.Module) -> float:
-    """The largest, of a parameter."""
-    pairs = zip(first.parameters(), second.parameters(), strict=True)
-    return max(float((one - other).detach().abs().max()) for one, other in pairs)
 
 
 @dataclass
@@ -411,11 +426,12 @@ def compare(steps: int, rounds: int) -> None:
     programs = [Program(*each) for each in named]
     compare_speeds(programs, rounds)
     print_speeds(programs, losses)
-    print(f"\nLargest difference of a parameter to dense Adam's after {steps} steps:\n")
-    print("| type | difference | farthest move of a parameter |\n|---|---:|---:|")
-    for dtype, (difference_, moved) in apart.items():
-        name = str(dtype).removeprefix("torch.")
-        print(f"| {name} | {difference_:.1e} | {moved:.2f} |", flush=True)
+    print(f"\nParameters after {steps:,} steps from the same values:\n")
+    print(f"| difference between | largest | root mean square | more than {NEAR:g} |")
+    print("|---|---:|---:|---:|")
+    for name, each in apart:
+        root, share = each.mean_square**0.5, f"{each.far:,} of {each.of_all:,}"
+        print(f"| {name} | {each.largest:.1e} | {root:.1e} | {share} |", flush=True)
     users, items, width, batch = SMALL
     print(
         f"\nSmall tables, {users:,} + {items:,} rows x {width}, batch {batch:,}; `rowwise` leaves "
@@ -428,7 +444,7 @@ def compare(steps: int, rounds: int) -> None:
     ]
     compare_speeds(small, 3 * rounds)
     print_speeds(small)
-    worst = " and ".join(f"{each:.1e}" for each, _ in apart.values())
+    worst = " and ".join(f"{each.largest:.1e}" for _, each in apart[1::-1])
     rows = [
         Goal(
             *(f"matrix factorisation, {USERS:,} + {ITEMS:,} rows, `rowwise`", "1"),
