@@ -63,20 +63,23 @@ def moved(a: Configuration, b: Configuration) -> Moved | None:
     ours, theirs = _per_instance(a), _per_instance(b)
     if not ours or not theirs:
         return None
-    change = {phase: theirs[phase] - ours[phase] for phase in PHASES_TRAINED}
+    change = {
+        phase: theirs.get(phase, 0.0) - ours.get(phase, 0.0) for phase in ours.keys() | theirs
+    }
     whole = sum(change.values())
-    most = max(PHASES_TRAINED, key=lambda phase: change[phase] * whole)
-    return Moved(most, ours[most], theirs[most]) if change[most] * whole > 0 else None
+    most = max(sorted(change), key=lambda phase: change[phase] * whole)
+    if change[most] * whole <= 0:
+        return None
+    return Moved(most, ours.get(most, 0.0), theirs.get(most, 0.0))
 
 
 def _per_instance(one: Configuration) -> dict[str, float]:
-    """Phase -> microseconds; empty where any is not known."""
+    """Phase -> microseconds, of those that the program has; empty where none is known."""
     speed = one.median("instances_per_s")
     shares = {phase: one.median(f"{phase}_share") for phase in PHASES_TRAINED}
     if not speed:
         return {}
-    known = {phase: 1e6 * share / speed for phase, share in shares.items() if share is not None}
-    return known if len(known) == len(PHASES_TRAINED) else {}
+    return {phase: 1e6 * share / speed for phase, share in shares.items() if share is not None}
 
 
 Row = Mapping[str, Any]
@@ -550,10 +553,11 @@ def below(found: Comparison) -> list[str]:
 
 def _moved(found: Comparison) -> Iterator[str]:
     for pair in found.pairs:
-        if pair.moved and pair.ratio.verdict in ("faster", "slower"):
+        if pair.moved and pair.ratio.verdict in ("faster", "slower", "too few repeats"):
             moved = pair.moved
+            word = "slower" if pair.ratio.value < 1 else "faster"
             yield (
-                f"{pair.label}: {pair.ratio.verdict} most of all in {moved.phase}, "
+                f"{pair.label}: {word} most of all in {moved.phase}, "
                 f"{format_number(moved.a_us)} → {format_number(moved.b_us)} µs an instance"
             )
 

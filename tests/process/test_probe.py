@@ -100,6 +100,26 @@ def test_phases_and_steps_are_seen(tmp_path: Path) -> None:
     assert seen.complete
 
 
+def test_only_the_programs_own_no_grad_is_an_evaluation(tmp_path: Path) -> None:
+    """A deep copy enters it inside torch."""
+    code = """
+import copy, torch
+model = torch.nn.Linear(9, 9)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(20):
+    model(torch.randn(4, 9)).sum().backward()
+    optimizer.step()
+    copy.deepcopy(model.state_dict())
+    if step % 5 == 0:
+        with torch.no_grad():
+            model(torch.randn(4, 9))
+"""
+    python(code, tmp_path)
+    (path,) = (tmp_path / "seen").glob("*.json")
+    sites = json.loads(path.read_text())["no_grad"]
+    assert [(each["place"][1], each["count"]) for each in sites] == [(10, 4)]
+
+
 def test_an_error_is_shown_without_the_probe(tmp_path: Path) -> None:
     done = same_with_and_without(
         """

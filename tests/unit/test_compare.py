@@ -24,6 +24,7 @@ from hpcncf_analysis.compare import (
     below,
     changed_environment,
     compare,
+    moved,
     rows,
     side_from_record,
     side_from_results,
@@ -165,6 +166,17 @@ def test_the_phase_that_made_the_difference_is_named(tmp_path: Path) -> None:
     assert pair.moved.a_us == pytest.approx(0.29 / 96_000 * 1e6)
     assert pair.moved.b_us == pytest.approx(2 * pair.moved.a_us)
     assert any("slower most of all in forward, 3.02 → 6.04" in line for line in below(found))
+
+
+def test_a_program_has_the_phases_that_the_probe_saw() -> None:
+    class Seen:
+        def __init__(self, **figures: float) -> None:
+            self.median = figures.get
+
+    before = Seen(instances_per_s=1000.0, input_share=0.8, forward_share=0.2)
+    after = Seen(instances_per_s=2000.0, input_share=0.6, forward_share=0.4)
+    found = moved(before, after)  # type: ignore[arg-type]
+    assert (found.phase, found.a_us, found.b_us) == ("input", 800.0, pytest.approx(300.0))
 
 
 def test_configurations_of_one_side_alone_are_told(tmp_path: Path) -> None:

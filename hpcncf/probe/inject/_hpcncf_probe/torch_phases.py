@@ -19,6 +19,7 @@ TORCH = {}
 _NO_GRAD_SITES = {}
 # Of one thread's optimizer: steps made, and the depth of the one that is open.
 MADE, DEPTH = range(2)
+IN_TORCH = f"{os.sep}torch{os.sep}"
 # Whether the program has asked for compiled functions: else torch need not be asked in each call.
 TRACED = False
 
@@ -268,7 +269,11 @@ def _observe_no_grad(kind):
         result = enter(self)
         clock = CLOCKS.get(get_ident())
         if clock is not None and len(clock.stack) == 1:
-            site = _site(sys._getframe(1))
+            frame = sys._getframe(1)
+            name = frame.f_code.co_filename
+            if IN_TORCH in name and not name.endswith("_contextlib.py"):  # where it decorates
+                return result  # torch's own, as in a deep copy: no evaluation
+            site = _site(frame)
             site.count += 1
             if site.step != clock.step:
                 site.step = clock.step
@@ -290,7 +295,7 @@ def _observe_no_grad(kind):
 
 
 def _site(frame):
-    while frame.f_back is not None and f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
+    while frame.f_back is not None and IN_TORCH in frame.f_code.co_filename:
         frame = frame.f_back
     code, line = frame.f_code, frame.f_lineno
     site = _NO_GRAD_SITES.get((id(code), line))  # by id: a code object's hash reads all of it
