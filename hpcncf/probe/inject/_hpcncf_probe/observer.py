@@ -424,6 +424,8 @@ def _look(frames, whole=True):
             in_module = code.co_name == "_call_impl" and name.endswith("module.py")
             if code.co_name == "zero_grad" and not stack and not inner:
                 doing = "optimizer"
+            elif code.co_name == "__deepcopy__":
+                doing = "copy"  # of a tensor or Parameter: no part of a step
             if in_module or (not doing and not stack and not inner and _computes(name)):
                 doing = "forward"
             if not stack and not inner and (last is None or code.co_name not in PLUMBING):
