@@ -23,10 +23,10 @@ def start(folder):
     words = command_line()
     if is_helper(words):
         return
-    from _hpcncf_probe import observer, remedies, trial
+    from _hpcncf_probe import apply_remedies, observer, trial_speed
 
-    remedies.ask(os.environ.get("HPCNCF_WITH"))
-    trial.begin(os.environ.get("HPCNCF_TRIAL"))
+    apply_remedies.ask(os.environ.get("HPCNCF_WITH"))
+    trial_speed.begin(os.environ.get("HPCNCF_TRIAL"))
     observer.start(folder, os.path.basename(script(words)))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import accumulate, chain, repeat
 from operator import attrgetter, itemgetter
 
-from _hpcncf_probe import gpu, imports, remedies, tables, torch_phases, trial
+from _hpcncf_probe import apply_remedies, cuda_events, imports, tables, torch_phases, trial_speed
 from _hpcncf_probe.phases import CLOCKS, NAME, WALL, Clock
 
 FORMAT = 1
@@ -320,9 +320,9 @@ class Observer:
             "threads": threads,
             "reused": sorted(self.reused),
             "tables": [each for each in list(tables.SEEN.values()) if each],
-            "gpu": gpu.SECONDS if gpu.SECONDS["steps"] else None,
+            "gpu": cuda_events.SECONDS if cuda_events.SECONDS["steps"] else None,
             "sampler": [self.samples, self.sampler_cpu],
-            "remedies": remedies.record(),
+            "remedies": apply_remedies.record(),
             "problems": self.problems,
         }
 
@@ -615,14 +615,14 @@ def _safely(call):
 
 def _observe_torch(torch):
     _safely(torch_phases.install)(torch)
-    _safely(remedies.install)(torch)
-    _safely(trial.install)(torch)
+    _safely(apply_remedies.install)(torch)
+    _safely(trial_speed.install)(torch)
     # `import torch` brings these; where it does not, they are observed when they come.
 
 
 def _observe_loaders(module):
     _safely(torch_phases.observe_loaders)(module)
-    _safely(remedies.install_loaders)(module)
+    _safely(apply_remedies.install_loaders)(module)
 
 
 def _before_fork():
@@ -644,9 +644,9 @@ def _forked():
     if observer is not None:
         _STATE["inherited"] = observer.folder, observer.program
     CLOCKS.clear()
-    remedies.NOTES.clear()
-    remedies.ROWS.clear()
-    trial.FILE.clear()
+    apply_remedies.NOTES.clear()
+    apply_remedies.ROWS.clear()
+    trial_speed.FILE.clear()
     tables.SEEN.clear()
     torch_phases.LOADERS.clear()
     torch_phases.NO_GRAD.clear()
@@ -673,10 +673,10 @@ def end():
     if observer is None or observer.pid != os.getpid():
         return
     observer.pause()
-    trial.end()
+    trial_speed.end()
     long = time.perf_counter() - observer.began >= LEAST_S
     trained = observer.start_up is not None
-    if long or trained or observer.written or (remedies.ASKED and observer.kind == "program"):
+    if long or trained or observer.written or (apply_remedies.ASKED and observer.kind == "program"):
         clock = CLOCKS.get(observer.thread)
         if clock is not None and clock.ident == _thread.get_ident():
             clock.turn()

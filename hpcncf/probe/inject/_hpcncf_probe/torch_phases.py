@@ -10,7 +10,7 @@ import sys
 from _thread import get_ident
 from time import perf_counter
 
-from _hpcncf_probe import gpu, tables
+from _hpcncf_probe import cuda_events, tables
 from _hpcncf_probe.phases import CLOCKS, ENTERED, NAME, WALL, hide_frames
 
 LOADERS = []
@@ -181,7 +181,8 @@ def first_step(clock):
 
 def _observe_optimizers(module, compiling):
     look_at = tables.AT_STEPS
-    has_gpu = getattr(getattr(TORCH["torch"], "version", None), "cuda", None) is not None
+    built_for = getattr(TORCH["torch"], "version", None)
+    has_gpu = any(getattr(built_for, each, None) for each in ("cuda", "hip"))
 
     def before(optimizer, args, kwargs):
         if TRACED and compiling():
@@ -228,8 +229,8 @@ def _observe_optimizers(module, compiling):
         steps[MADE] += 1
         steps[DEPTH] = None
         clock.end_step(number)
-        if has_gpu and clock.step % gpu.EVERY < 2:
-            gpu.end_step(clock, TORCH["torch"])
+        if has_gpu and clock.step % cuda_events.EVERY < 2:
+            cuda_events.end_step(clock, TORCH["torch"])
         if not clock.optimizes:
             clock.optimizes = True
             first_step(clock)
