@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.errors import UsageError
 from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
@@ -69,7 +67,6 @@ class Shape:
     """A layer reads all of a table, which is then torch's to update."""
     groups: str = "one"
     schedule: str = "none"
-    ddp: bool = False
 
 
 class Recommender(nn.Module):
@@ -112,7 +109,7 @@ class Side:
     """One of two equal trainings."""
 
     def __init__(self, model: nn.Module, make: Make, shape: Shape, ours: bool) -> None:
-        self.model = self.network = model
+        self.model = model
         tables = [model.get_parameter("users.weight"), model.get_parameter("items.weight")]
         rest = [each for each in model.parameters() if all(each is not one for one in tables)]
         groups: list[Any] = [[*tables, *rest]]
@@ -125,13 +122,11 @@ class Side:
         self.schedules = [schedule(each) for each in self.optimizers] if schedule else []
         self.rowwise: list[Rowwise] = []
         if ours:
-            if shape.ddp:
-                self.network = DistributedDataParallel(model)
             self.take()
 
     def take(self) -> None:
         self.rowwise = [
-            rowwise(self.network, each, small=0, strict=False) for each in self.optimizers
+            rowwise(self.model, each, small=0, strict=False) for each in self.optimizers
         ]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -182,7 +177,7 @@ class Twins:
         for side in self.sides:
             side.zero_grad(set_to_none)
             for batch in batches:
-                loss = (side.network(torch.tensor(batch)) ** 2).mean() * scale
+                loss = (side.model(torch.tensor(batch)) ** 2).mean() * scale
                 loss.backward()
                 losses.append(loss.item())
             between(side)
@@ -366,28 +361,19 @@ SHAPES = st.builds(
     tied=st.booleans(),
     groups=st.sampled_from(["one", "rates", "two optimizers"]),
     schedule=st.sampled_from(["none", *SCHEDULES]),
-    ddp=st.booleans(),
 )
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @settings(
     max_examples=40,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(
     name=st.sampled_from(sorted(OPTIMIZERS)),
     shape=SHAPES,
     events=st.lists(EVENTS, min_size=1, max_size=12),
 )
-@pytest.mark.usefixtures("one_rank")
 def test_any_program_has_the_results_that_it_had(
     name: str, shape: Shape, events: list[Any]
 ) -> None:
