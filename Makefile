@@ -18,7 +18,7 @@ demo: $(RUN_READY)  ## Train the demo on this machine (minutes), to results/demo
 	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait; $(BIN)/hpcncf report results/demo
 
 test: $(DEV_READY)  ## Run the tests; on real Frappe data with HPCNCF_DATA=folder of Mobile_Frappe.zip
-	$(BIN)/pytest -n 3 --dist worksteal --durations 15 -m 'not slurm'
+	$(BIN)/pytest -n 4 --dist worksteal --durations 15 -m 'not slurm'
 
 test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm (root, Debian; installs missing packages)
 	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 5 --dist load --maxschedchunk 1 --durations 15 -m slurm tests/slurm

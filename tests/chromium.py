@@ -42,7 +42,7 @@ def found() -> str | None:
 
 @dataclass
 class Page:
-    """One tab. `events` are all that it told so far."""
+    """One tab. `events` are all that it reported so far."""
 
     sending: int
     hearing: int
@@ -74,8 +74,8 @@ class Page:
             assert came, "Chromium is gone"
             self._rest += came
         message, _, self._rest = self._rest.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        seen: dict[str, Any] = json.loads(message)
+        return seen
 
     def open(self, file: Path) -> None:
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -98,15 +98,15 @@ class Page:
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is in the page. Raises RuntimeError where it throws."""
-        told = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
-        if "exceptionDetails" in told:
-            raise RuntimeError(f"{expression}: {told['exceptionDetails']['text']}")
-        return told["result"].get("value")
+        seen = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in seen:
+            raise RuntimeError(f"{expression}: {seen['exceptionDetails']['text']}")
+        return seen["result"].get("value")
 
     def picture(self, file: Path) -> None:
         """All of the page, however long."""
-        told = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(b64decode(told["data"]))
+        seen = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        file.write_bytes(b64decode(seen["data"]))
 
     def printed(self, file: Path) -> None:
         file.write_bytes(b64decode(self.ask("Page.printToPDF", printBackground=True)["data"]))
@@ -126,7 +126,7 @@ def page() -> Iterator[Page]:
     """A tab of a browser of its own, which ends with it."""
     program = found()
     assert program
-    hers, ours = os.pipe(), os.pipe()  # what we tell her, what she tells us
+    hers, ours = os.pipe(), os.pipe()  # to her, from her
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # The descriptors that we got may be 3 and 4 themselves: the shell puts them there.
         command = f'exec "$0" "$@" 3<&{hers[0]} 4>&{ours[1]}'

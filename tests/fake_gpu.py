@@ -187,7 +187,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """torch's own names are replaced, none of ours."""
     tail_moments()  # kept for ever: it is to be made of values
     gpu = FakeRuntime.gpu = FakeGpu()
-    told: dict[str, Any] = {
+    got: dict[str, Any] = {
         "is_available": _always(True),
         "device_count": _always(1),
         "current_device": _always(0),
@@ -205,7 +205,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
         "stream": FakeRuntime.stream,
         "graph": FakeRuntime.graph,
     }
-    for name, answer in told.items():
+    for name, answer in got.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr(Tensor, "backward", backward)
     monkeypatch.setattr(Tensor, "record_stream", _always(None))

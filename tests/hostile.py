@@ -259,7 +259,7 @@ def study(folder: Path, repeats: int) -> Study:
         codes: list[int | None] = [number % 3 % 2] * run.resources.world_size
         end = End(run_id=run.id, attempt=1, reason="exited", exit_codes=codes, ended_at=utc_now())
         write_record(attempt.end, end)
-        if number % 3 == 2:  # killed: progress is all that tells
+        if number % 3 == 2:  # killed: progress is all that says
             attempt.rank(0).unlink()
             attempt.end.unlink()
         submission = Submission(

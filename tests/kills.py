@@ -180,8 +180,8 @@ def attack_queue(
                     seen.check(call("status", str(results), "--json"))
             breaking.undo(everything=True)
             if left := processes(folder):
-                told = [f"{each.pid}: {' '.join(words(each))}" for each in left]
-                seen.problems.append(f"{name}: still there after {PATIENCE_S:g} s: {told}")
+                got = [f"{each.pid}: {' '.join(words(each))}" for each in left]
+                seen.problems.append(f"{name}: still there after {PATIENCE_S:g} s: {got}")
                 return
             states = [run["state"] for run in runs(results, seen)]
             if set(states) == {"completed"}:
@@ -193,8 +193,8 @@ def attack_queue(
 
 
 def runs(results: Path, seen: Seen) -> list[dict[str, Any]]:
-    told = seen.check(call("status", str(results), "--json", "--all"), (0,))
-    found: list[dict[str, Any]] = json.loads(told.output)["jobs"][0]["runs"]
+    got = seen.check(call("status", str(results), "--json", "--all"), (0,))
+    found: list[dict[str, Any]] = json.loads(got.output)["jobs"][0]["runs"]
     return found
 
 
@@ -274,11 +274,11 @@ def attack_commands(folder: Path, number: int, dice: random.Random, seen: Seen) 
         seen.check(call("status", str(folder / "results")))
         time.sleep(0.3)
     if (folder / "results/plan.json").exists():
-        told = runs(folder / "results", seen)
-        if wrong := [run for run in told if run["state"] in ("running", "pending")]:
+        got = runs(folder / "results", seen)
+        if wrong := [run for run in got if run["state"] in ("running", "pending")]:
             seen.problems.append(f"hpcncf run: nothing runs any more, and status says {wrong}")
         seen.check(call("collect", str(folder / "results")))
-        seen.completed += len(told)
+        seen.completed += len(got)
 
 
 def check_command(

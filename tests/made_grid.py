@@ -1,4 +1,4 @@
-"""A grid of generated speeds: what tuning's runs cost and tell there, with noise of known size."""
+"""A grid of generated speeds: what tuning's runs cost and say there, with noise of known size."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def evidence(
 ) -> Evidence:
     """100 s of our own training, 95 of them steps; its cores, where not given, are all used."""
     usable = allocated if usable is None else usable
-    told: dict[str, Any] = {
+    seen: dict[str, Any] = {
         "run_id": "0123456789ab",
         "elapsed_s": 100.0,
         "cores": CoreCounts(allocated, usable, usable if used is None else used),
@@ -36,11 +36,11 @@ def evidence(
         "others_cores": 0.0,
         "steal": 0.0,
     }
-    return Evidence(**(told | changes))
+    return Evidence(**(seen | changes))
 
 
 def command(**changes: Any) -> Evidence:
-    """The same of a command that told nothing of itself."""
+    """The same of a command that reported nothing of itself."""
     unknown: dict[str, Any] = dict.fromkeys(
         ("threads", "startup_s", "training_s", "evaluation_s", "checkpoint_s")
     )
@@ -52,9 +52,9 @@ def command(**changes: Any) -> Evidence:
 
 def two_ranks(first: RankTimes, second: RankTimes, **changes: Any) -> Evidence:
     """Two ranks of one core each, which both wait for the exchange for a share of their steps."""
-    told = [rank for rank in (first, second) if rank.steps_s is not None]
-    steps_s = sum(rank.steps_s or 0.0 for rank in told)
-    sync = sum(rank.sync_s or 0.0 for rank in told) / steps_s if steps_s else 0.0
+    seen = [rank for rank in (first, second) if rank.steps_s is not None]
+    steps_s = sum(rank.steps_s or 0.0 for rank in seen)
+    sync = sum(rank.sync_s or 0.0 for rank in seen) / steps_s if steps_s else 0.0
     phases = {**PHASES, "other": 0.0} | {"sync": sync, "backward": 0.42 - sync}
     plain: dict[str, Any] = {"world_size": 2, "ranks": (first, second), "phases": phases}
     return evidence(allocated=2.0, **(plain | {"threads": 1, "sync_how": "dense"} | changes))

@@ -263,7 +263,7 @@ def training_record(run: Run) -> TrainingRecord:
 
 
 def _hundreds(step_s: float, steps: int) -> list[float]:
-    """A hundred steps are told together."""
+    """A hundred steps are reported together."""
     return [100 * step_s] * (steps // 100)
 
 

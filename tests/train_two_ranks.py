@@ -29,9 +29,9 @@ if __name__ == "__main__":
     assert run.training is not None
     join_group(place, run.resources, run.training)
     rank = trainer(run, out / "run", place)
-    rank.report.tell = slow_disk
+    rank.report._on_progress = slow_disk
     rank.train()
-    told = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
-    torch.save(told, out / f"rank-{place.rank}.pt")
+    seen = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
+    torch.save(seen, out / f"rank-{place.rank}.pt")
     leave_group()
     at_once(0)

@@ -70,7 +70,7 @@ def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_aga
     assert any(call.startswith("scancel") for call in fake_slurm.calls)
 
 
-def test_nothing_is_sent_while_slurm_does_not_tell_what_it_has(
+def test_nothing_is_sent_while_slurm_does_not_say_what_it_has(
     killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = killed

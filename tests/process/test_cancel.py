@@ -1,4 +1,4 @@
-"""Cancelling: what is told as cancelled is so, and nothing is sent twice for it."""
+"""Cancelling: what is reported as cancelled is so, and nothing is sent twice for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
     return paths, job, leave_plan(paths, job, build_plan(job, path))
 
 
-def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(
+def test_what_slurm_did_not_cancel_is_not_reported_as_cancelled(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     """Else `retry` would send once more what is queued all the same."""

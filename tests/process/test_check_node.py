@@ -43,8 +43,8 @@ def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
     # Importing it takes seconds.
     write_record(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
     answer(str(tmp_path))
-    told = read_record(tmp_path / ANSWER, Answer).model_copy(update=changes)
-    return list(differences(question, told, package_versions()))
+    seen = read_record(tmp_path / ANSWER, Answer).model_copy(update=changes)
+    return list(differences(question, seen, package_versions()))
 
 
 def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "seen"),
     [
         ({"python": "3.9.0"}, "runs Python 3.9.0, here it is " + platform.python_version()),
         ({"versions": {}}, "has hpcncf not installed, here it is "),
@@ -62,19 +62,19 @@ def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> No
         ({"allocated": 4.0, "usable": 1.0}, "allocated 4 cores, but the job may use 1"),
     ],
 )
-def test_what_a_node_sees_otherwise_is_told(
-    job_file: JobFile, tmp_path: Path, changes: dict[str, Any], told: str
+def test_what_a_node_sees_otherwise_is_reported(
+    job_file: JobFile, tmp_path: Path, changes: dict[str, Any], seen: str
 ) -> None:
     said = answered(job_file(""), tmp_path, node="node3", **changes)
-    assert told in said[0]
+    assert seen in said[0]
     assert said[0].startswith("the node node3 ")
 
 
-def test_other_data_under_the_same_name_is_told(job_file: JobFile, tmp_path: Path) -> None:
+def test_other_data_under_the_same_name_is_reported(job_file: JobFile, tmp_path: Path) -> None:
     path = job_file("")
     (folder,) = asked(path).data
-    (told,) = answered(path, tmp_path, data={folder: "another"})
-    assert f"sees other data in {folder}" in told
+    (seen,) = answered(path, tmp_path, data={folder: "another"})
+    assert f"sees other data in {folder}" in seen
 
 
 def test_of_a_command_its_program_and_files_are_looked_for(
@@ -104,7 +104,7 @@ def test_the_check_is_one_rank_for_a_short_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "seen"),
     [
         ("slurmstepd: error: execve(): /env/bin/python: No such file or directory\n",
          "the node node3 cannot start Python: /env/bin/python: No such file or directory. Is the "
@@ -119,12 +119,12 @@ def test_the_check_is_one_rank_for_a_short_time() -> None:
          "the node node3 ended the check (signal 53): ModuleNotFoundError: No module named 'np'"),
     ],
 )  # fmt: skip
-def test_a_check_that_dies_is_explained_by_its_traces(log: str, told: str) -> None:
+def test_a_check_that_dies_is_explained_by_its_traces(log: str, seen: str) -> None:
     state = JobState("failed", "FAILED", "signal 53", "node3")
-    assert describe_failure(state, log, Path("/results")).startswith(told)
+    assert describe_failure(state, log, Path("/results")).startswith(seen)
 
 
-def test_a_node_that_answers_is_told_and_the_runs_are_submitted(
+def test_a_node_that_answers_is_reported_and_the_runs_are_submitted(
     job_file: JobFile, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This process answers for the node, on which nothing starts here."""

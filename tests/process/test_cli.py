@@ -120,11 +120,11 @@ def test_plan_and_submit_say_that_ranks_on_one_gpu_exchange_over_gloo(
         "-s",
         "site=gpu",
     )
-    told = "2 ranks share 1 GPU on each node, and nccl refuses two ranks on one GPU"
+    seen = "2 ranks share 1 GPU on each node, and nccl refuses two ranks on one GPU"
     for verb in ("plan", "submit"):
         code, _, err = said(verb, "job.yaml", *sharing)
         assert code == 0
-        assert told in err
+        assert seen in err
     assert "nccl" not in said("plan", "job.yaml", *sharing[2:])[2]
     assert len(fake_slurm.submitted) == 1
 
@@ -170,7 +170,7 @@ def test_plain_scripts_of_several_arrays_are_printed_one_by_one(
         assert (code, out.partition("\n")[0]) == (0, "#!/bin/bash")
 
 
-def test_runs_side_by_side_have_no_plain_script_and_are_told_what_to_do_instead(
+def test_runs_side_by_side_have_no_plain_script_and_are_reported_what_to_do_instead(
     here: Path, job_file: JobFile, said: Said
 ) -> None:
     job_file("repeats: 2\n")
@@ -201,11 +201,11 @@ def test_plan_says_when_no_script_is_left(
 
 def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) -> None:
     job_file("grid: {resources.cpus_per_task: [1, 2]}\n")
-    told = json.loads(said("plan", "job.yaml", "-s", "repeats=2", "--json")[1])
-    assert len(told["runs"]) == 4
-    assert [array["tasks"] for array in told["arrays"]] == [2, 2]
-    assert told["core_hours_at_most"] == pytest.approx(2 * (1 + 2) * 2 / 60)
-    assert told["data_missing"] == []
+    seen = json.loads(said("plan", "job.yaml", "-s", "repeats=2", "--json")[1])
+    assert len(seen["runs"]) == 4
+    assert [array["tasks"] for array in seen["arrays"]] == [2, 2]
+    assert seen["core_hours_at_most"] == pytest.approx(2 * (1 + 2) * 2 / 60)
+    assert seen["data_missing"] == []
 
 
 @pytest.mark.usefixtures("fake_slurm")
@@ -213,9 +213,9 @@ def test_plan_says_what_slurm_would_refuse_and_prints_no_script_for_it(
     job_file: JobFile, said: Said
 ) -> None:
     job_file("grid: {resources.cpus_per_task: [1, 99]}\n")
-    told = json.loads(said("plan", "job.yaml", "--json")[1])
-    (large,) = [run["id"] for run in told["runs"] if run["resources"]["cpus_per_task"] == 99]
-    assert list(told["refused"]) == [large]
+    seen = json.loads(said("plan", "job.yaml", "--json")[1])
+    (large,) = [run["id"] for run in seen["runs"] if run["resources"]["cpus_per_task"] == 99]
+    assert list(seen["refused"]) == [large]
     why = f"left out: run {large}: requests 99 cores on each node; partition "
     assert why in " ".join(said("plan", "job.yaml")[1].split())
     _, script, err = said("plan", "job.yaml", "--sbatch")
@@ -257,9 +257,9 @@ def test_plan_says_what_is_complete_and_what_is_left(
     hours = [make_results.elapsed_s(run) / 3600 for run in plan.runs[:2]]
     expected = sum(hours) / 2
     assert f"left: about {expected:.2g} core-hours by their times, at most 0.03\n" in out
-    told = json.loads(said("plan", "job.yaml", "--json")[1])
-    assert told["complete"] == [run.id for run in plan.runs[:2]]
-    assert told["core_hours_left"] == pytest.approx(expected, rel=1e-3)
+    seen = json.loads(said("plan", "job.yaml", "--json")[1])
+    assert seen["complete"] == [run.id for run in plan.runs[:2]]
+    assert seen["core_hours_left"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_plan_says_which_grid_values_are_listed_twice(job_file: JobFile, said: Said) -> None:
@@ -291,7 +291,7 @@ def test_plan_says_which_program_is_missing(
     assert (missing in err) if missing else (not err)
 
 
-def test_retry_tells_of_what_it_waits_for_and_not_of_what_was_complete(
+def test_retry_says_of_what_it_waits_for_and_not_of_what_was_complete(
     here: Path, job_file: JobFile, said: Said
 ) -> None:
     job_file("repeats: 2\n")
@@ -347,17 +347,17 @@ def test_submit_of_some_that_do_not_fit_leaves_them_out_and_is_3(
     assert code == 3
     assert "1 run submitted" in out
     assert "left out: run" in err
-    assert "1 run (" in (told := " ".join(said("status")[1].split()))
-    assert ") not submitted: needs 512 cores, and this machine lets you use" in told
+    assert "1 run (" in (seen := " ".join(said("status")[1].split()))
+    assert ") not submitted: needs 512 cores, and this machine lets you use" in seen
 
 
 @pytest.mark.usefixtures("fake_slurm")
 def test_submit_goes_to_slurm_where_there_is_sbatch(job_file: JobFile, said: Said) -> None:
     job_file("repeats: 2\n")
-    told = json.loads(said("submit", "job.yaml", "--json")[1])
-    assert told["cluster"] == "slurm"
-    assert [run["job_id"] for run in told["runs"]] == ["100_0", "100_1"]
-    assert set(told["submitted"]) == {run["id"] for run in told["runs"]}
+    seen = json.loads(said("submit", "job.yaml", "--json")[1])
+    assert seen["cluster"] == "slurm"
+    assert [run["job_id"] for run in seen["runs"]] == ["100_0", "100_1"]
+    assert set(seen["submitted"]) == {run["id"] for run in seen["runs"]}
 
 
 def test_status_finds_the_results_here(here: Path, said: Said) -> None:
@@ -378,7 +378,7 @@ def test_status_without_results_says_how_to_get_some(said: Said) -> None:
     assert json.loads(said("status", "--json")[1]) == {"jobs": []}
 
 
-def test_status_as_json_tells_each_run(here: Path, said: Said) -> None:
+def test_status_as_json_says_each_run(here: Path, said: Said) -> None:
     paths = demo(here)
     (job,) = json.loads(said("status", "results/demo", "--json")[1])["jobs"]
     assert [run["id"] for run in job["runs"]] == [run.id for run in plan_of(paths).runs]
@@ -514,8 +514,8 @@ def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: Fake
     write_record(file, sent)
     fake_slurm.answer("squeue", "8_2|RUNNING|None\n8_3|PENDING|Priority\n")
     fake_slurm.answer("sacct", "8_4|TIMEOUT|0:0\n8_5|FAILED|1:0\n")
-    told = json.loads(said("cancel", "--all", "results/demo", "--json")[1])["cancelled"]
-    assert [(one["id"], one["was"]) for one in told] == [(runs[2], "running"), (runs[3], "pending")]
+    seen = json.loads(said("cancel", "--all", "results/demo", "--json")[1])["cancelled"]
+    assert [(one["id"], one["was"]) for one in seen] == [(runs[2], "running"), (runs[3], "pending")]
     assert "scancel 8_[2-3]" in fake_slurm.calls
     (job,) = json.loads(said("status", "--json")[1])["jobs"]
     assert [run["state"] for run in job["runs"]][2:4] == ["cancelled", "cancelled"]

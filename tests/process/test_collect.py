@@ -302,40 +302,40 @@ def test_phase_shares_add_up_to_one(tmp_path: Path) -> None:
 
 def test_what_a_step_gives_to_synchronising_is_a_mean_over_ranks(tmp_path: Path) -> None:
     run, ranks = two_ranks(tmp_path)
-    told = [record.training for record in ranks if record.training]
+    got = [record.training for record in ranks if record.training]
     figures = figures_trained(run, ranks, 2.0, None)
     # All gradients of the model, float32, in each step.
     assert (figures["sync_over"], figures["sync_bytes_per_step"]) == ("gloo", 4 * 74_673)
     waited_s, steps = (
-        sum(part.phases.sync_s for part in told),
-        sum(part.counted_steps for part in told),
+        sum(part.phases.sync_s for part in got),
+        sum(part.counted_steps for part in got),
     )
     assert figures["sync_ms_per_step"] == pytest.approx(1000 * waited_s / steps)
 
 
-def test_the_slowest_rank_tells_how_fast_an_evaluation_is(tmp_path: Path) -> None:
+def test_the_slowest_rank_says_how_fast_an_evaluation_is(tmp_path: Path) -> None:
     run, ranks = two_ranks(tmp_path)
     assert ranks[1].training
     for number, epoch in enumerate(ranks[1].training.epochs):
         epoch.evaluation_s = 0.5 + number  # the other rank takes 0.4
-    told = figures_trained(run, ranks, 2.0, None)
-    assert told["seconds_per_evaluation"] == 1.5
-    assert told["evaluation_pairs_per_s"] == pytest.approx(65_400 / 1.5)
+    got = figures_trained(run, ranks, 2.0, None)
+    assert got["seconds_per_evaluation"] == 1.5
+    assert got["evaluation_pairs_per_s"] == pytest.approx(65_400 / 1.5)
 
 
-def test_of_records_that_tell_no_pairs_and_of_no_evaluation_there_is_no_speed(
+def test_of_records_that_say_no_pairs_and_of_no_evaluation_there_is_no_speed(
     tmp_path: Path,
 ) -> None:
     run, ranks = two_ranks(tmp_path)
     every = [epoch for rank in ranks if rank.training for epoch in rank.training.epochs]
     for epoch in every:
         epoch.evaluation_pairs = None
-    told = figures_trained(run, ranks, 2.0, None)
-    assert (told["seconds_per_evaluation"], told["evaluation_pairs_per_s"]) == (0.4, None)
+    got = figures_trained(run, ranks, 2.0, None)
+    assert (got["seconds_per_evaluation"], got["evaluation_pairs_per_s"]) == (0.4, None)
     for epoch in every:
         epoch.hr10, epoch.evaluation_s = None, 0.0
-    told = figures_trained(run, ranks, 2.0, None)
-    assert {told[name] for name in EVALUATION} == {None}
+    got = figures_trained(run, ranks, 2.0, None)
+    assert {got[name] for name in EVALUATION} == {None}
 
 
 def test_one_rank_gives_nothing_to_synchronising(tmp_path: Path) -> None:
@@ -385,13 +385,13 @@ def test_the_varied_settings_are_columns_of_their_own(tmp_path: Path) -> None:
     make_results.complete(paths)
     write(collect(paths), paths)
     run = shaped(paths, tasks=2)
-    (told,) = [row for row in written(paths, "runs") if row["run_id"] == run.id]
-    assert (told["tasks_per_node"], told["world_size"], told["threads"]) == ("2", "2", "1")
-    assert (told["state"], told["batch"], told["retired"]) == ("completed", "256", "false")
-    assert told["data_title"].startswith("Frappe")
+    (got,) = [row for row in written(paths, "runs") if row["run_id"] == run.id]
+    assert (got["tasks_per_node"], got["world_size"], got["threads"]) == ("2", "2", "1")
+    assert (got["state"], got["batch"], got["retired"]) == ("completed", "256", "false")
+    assert got["data_title"].startswith("Frappe")
 
 
-def test_results_on_data_of_an_earlier_format_are_told_as_before(tmp_path: Path) -> None:
+def test_results_on_data_of_an_earlier_format_are_reported_as_before(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1, training={"max_steps": 100})
     make_results.complete(paths)
     before = collect(paths)
@@ -411,8 +411,8 @@ def test_a_manifest_that_cannot_be_read_is_named_once_and_one_that_is_gone_is_no
     path = tmp_path / "data/manifest.json"
     path.write_text("{")
     found = collect(paths)
-    (told,) = found.skipped
-    assert told.startswith(f"{path}: not a manifest of prepared data")
+    (got,) = found.skipped
+    assert got.startswith(f"{path}: not a manifest of prepared data")
     assert {row["data_title"] for row in found.runs} == {None}
     path.unlink()
     assert collect(paths).skipped == []
@@ -451,7 +451,7 @@ def test_a_notebook_gets_the_tables_as_frames(tmp_path: Path) -> None:
     assert set(runs["loader"]) == {"per_sample", "vectorized"}
 
 
-def test_the_exit_code_tells_complete_from_incomplete(
+def test_the_exit_code_says_complete_from_incomplete(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
@@ -463,7 +463,7 @@ def test_the_exit_code_tells_complete_from_incomplete(
 
 
 @pytest.mark.parametrize("outcome", ["failed", "stopped"])
-def test_a_command_that_ended_badly_has_told_all(
+def test_a_command_that_ended_badly_has_reported_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str
 ) -> None:
     paths = make_results.command_plan(tmp_path)
@@ -482,10 +482,10 @@ def test_json_output_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     paths = make_results.demo(tmp_path, repeats=1)
     make_results.complete(paths)
     main(["collect", str(paths.folder), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["complete"]
-    assert told["states"] == {"completed": 6}
-    assert len(told["runs"]) == 6
+    got = json.loads(capsys.readouterr().out)
+    assert got["complete"]
+    assert got["states"] == {"completed": 6}
+    assert len(got["runs"]) == 6
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"kind": "plan"}', "\xff"])
@@ -526,9 +526,7 @@ def test_a_node_whose_series_differ_in_length_is_named_and_skipped(tmp_path: Pat
     schema.write_record(paths.run(run.id).attempt(1).node(0), node)
     found = collect(paths)
     assert found.cores == []
-    assert any(
-        "node-0.json" in told and "the 3 windows of start_s" in told for told in found.skipped
-    )
+    assert any("node-0.json" in got and "the 3 windows of start_s" in got for got in found.skipped)
 
 
 def test_whoever_looks_on_gets_the_records_of_each_run_that_left_some(tmp_path: Path) -> None:

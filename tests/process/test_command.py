@@ -76,10 +76,10 @@ def test_a_command_leaves_the_records_of_a_run(tmp_path: Path) -> None:
 
 
 def test_the_commands_output_and_input_are_its_own(tmp_path: Path) -> None:
-    code = "import sys; print(sys.stdin.read().upper()); print('told', file=sys.stderr)"
+    code = "import sys; print(sys.stdin.read().upper()); print('reported', file=sys.stderr)"
     done = hpcncf_run(tmp_path, *python(code), stdin="words")
     assert done.stdout == "WORDS\n"
-    assert done.stderr.startswith("told\n")
+    assert done.stderr.startswith("reported\n")
     assert "CPU" in done.stderr
     assert "\x1b" not in done.stderr, "no terminal, no escape codes"
 
@@ -124,7 +124,7 @@ def test_a_command_that_is_not_there_is_said_and_not_recorded(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("line", ["echo a | wc", "cat /proc/stat | wc"])
-def test_a_line_of_shell_as_one_word_is_told_to_need_a_shell(tmp_path: Path, line: str) -> None:
+def test_a_line_of_shell_as_one_word_is_asked_to_need_a_shell(tmp_path: Path, line: str) -> None:
     done = hpcncf_run(tmp_path, line)
     assert done.returncode == 127
     assert f"needs one: bash -c '{line}'\n" in done.stderr
@@ -218,7 +218,7 @@ def test_earlier_commands_of_the_folder_stay_active(tmp_path: Path) -> None:
     assert len(attempts(tmp_path / "here")) == 2
 
 
-def test_a_running_command_tells_its_progress_and_a_killed_one_leaves_its_series(
+def test_a_running_command_says_its_progress_and_a_killed_one_leaves_its_series(
     tmp_path: Path,
 ) -> None:
     code = "import time; print('up', flush=True); time.sleep(60)"

@@ -43,11 +43,11 @@ def typed(folder: Path, keys: str) -> str:
     read_until(ours, "READY>")
     # Ctrl-A: to the line's beginning, where it becomes what is printed.
     os.write(ours, keys.encode() + b"\x01printf '<%s>' \r")
-    told = read_until(ours, ">READY>")  # the prompt alone is drawn again, too
+    seen = read_until(ours, ">READY>")  # the prompt alone is drawn again, too
     os.close(ours)
     shell.kill()
     shell.wait()
-    words = told.rpartition("\n")[2].removesuffix("READY>")
+    words = seen.rpartition("\n")[2].removesuffix("READY>")
     return words.strip("<>").replace("><", " ")
 
 

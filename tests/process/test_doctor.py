@@ -40,17 +40,17 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
-def test_it_tells_whether_engine_native_can_be_had(healthy: str) -> None:
+def test_it_says_whether_engine_native_can_be_had(healthy: str) -> None:
     (line,) = [each for each in healthy.splitlines() if "engine native" in each]
     assert line.split()[2] in ("yes,", "no:")
 
 
-def test_it_tells_whether_gpus_are_watched(healthy: str) -> None:
+def test_it_says_whether_gpus_are_watched(healthy: str) -> None:
     (line,) = [each for each in healthy.splitlines() if "GPUs watched" in each]
     assert line.split()[2] in ("yes,", "no:")
 
 
-def test_it_tells_what_a_ticket_needs(healthy: str) -> None:
+def test_it_says_what_a_ticket_needs(healthy: str) -> None:
     for word in (
         "Python", "torch", "gloo", "nccl", "CUDA", "intra-op", "usable", "allocated", "cgroup",
         "affinity mask", "/dev/shm", "sbatch", "submitit", "host", "Mobile_Frappe.zip", "pandas",
@@ -68,7 +68,7 @@ def test_json_holds_the_same_sections() -> None:
     assert {"hpcncf", "torch", "cores", "memory", "Slurm", "data", "settings"} <= set(plain)
 
 
-def test_a_broken_torch_is_said_and_the_rest_still_told(tmp_path: Path) -> None:
+def test_a_broken_torch_is_said_and_the_rest_still_reported(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise OSError('libgomp.so.1: cannot open')")
     done = run_doctor(PYTHONPATH=str(tmp_path))
@@ -89,7 +89,7 @@ def test_a_broken_torch_is_said_and_the_rest_still_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_slurm_that_answers_or_fails_is_told(
+def test_slurm_that_answers_or_fails_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, version: str, cluster: str
 ) -> None:
     sinfo = tmp_path / "sinfo"
@@ -110,7 +110,7 @@ def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert doctor.slurm()["version"] == "no sinfo"
 
 
-def test_a_data_folder_that_is_not_there_is_told(
+def test_a_data_folder_that_is_not_there_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPCNCF_DATA", str(tmp_path / "absent"))
@@ -119,15 +119,15 @@ def test_a_data_folder_that_is_not_there_is_told(
     assert doctor.data()["HPCNCF_DATA"] == "not set"
 
 
-def test_prepared_data_is_told_with_what_is_of_no_use_any_more_and_why(
+def test_prepared_data_is_reported_with_what_is_of_no_use_any_more_and_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert doctor.data()["prepared"] == "none in data/ here"
     for name in ("a", "b", "c"):
         (tmp_path / "data" / name).mkdir(parents=True)
-        told = make_results.manifest().model_dump_json()
-        (tmp_path / "data" / name / "manifest.json").write_text(told)
+        seen = make_results.manifest().model_dump_json()
+        (tmp_path / "data" / name / "manifest.json").write_text(seen)
     assert doctor.data()["prepared"] == "data/a, data/b, data/c"
     assert "of no use" not in doctor.data()
     make_results.of_format_3(tmp_path / "data/b")
@@ -147,14 +147,14 @@ def test_in_a_job_that_may_not_use_its_cores_it_is_broken(monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1000")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1000")
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "1000")
-    [told] = doctor.trapped()
-    assert "of 1000 allocated cores" in told
+    [seen] = doctor.trapped()
+    assert "of 1000 allocated cores" in seen
     monkeypatch.delenv("SLURM_STEP_ID")
     monkeypatch.delenv("SLURM_CPUS_ON_NODE")
     assert doctor.trapped() == []
 
 
-def test_it_tells_where_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_where_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.ranks()["meet at"] == "127.0.0.1 (127.0.0.1)"
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")

@@ -28,9 +28,9 @@ def data(folder: Path) -> Path:
 def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     """But for the times, which no two runs share."""
     assert ours["model_sha256"] == theirs["model_sha256"]
-    told = ("epoch", "steps", "instances", "loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
-    assert [{key: epoch[key] for key in told} for epoch in ours["epochs"]] == [
-        {key: epoch[key] for key in told} for epoch in theirs["epochs"]
+    seen = ("epoch", "steps", "instances", "loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
+    assert [{key: epoch[key] for key in seen} for epoch in ours["epochs"]] == [
+        {key: epoch[key] for key in seen} for epoch in theirs["epochs"]
     ]
     assert ours["baseline"] == theirs["baseline"]
 

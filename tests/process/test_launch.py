@@ -92,7 +92,7 @@ def test_an_unwritable_folder_is_one_message(job_file: JobFile) -> None:
         prepared(path)
 
 
-def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -> None:
+def test_data_that_is_not_prepared_is_reported_with_the_command(job_file: JobFile) -> None:
     path = job_file("")
     job = load.load_job(path, ["data.path=elsewhere", "data.dataset=frappe"])
     plan = load.build_plan(job, path)
@@ -102,7 +102,7 @@ def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -
     assert sorted(path.parent.iterdir()) == [path]
 
 
-def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
+def test_data_prepared_anew_since_the_plan_is_reported_with_what_to_do(
     job_file: JobFile, tmp_path: Path
 ) -> None:
     data = tmp_path / "other"
@@ -120,7 +120,7 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
     check(load.build_plan(job, path).active(), "local")
 
 
-def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:
+def test_runs_refused_for_one_reason_are_reported_in_one_line() -> None:
     assert describe_refusals({"a1": "too large", "b2": "no GPU", "c3": "too large"}) == [
         "run a1 and 1 more: too large",
         "run b2: no GPU",
@@ -160,18 +160,18 @@ def test_what_fits_is_what_this_machine_lets_us_use() -> None:
     assert machine.refusal(run) is None
 
 
-def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
+def test_more_memory_than_there_is_is_reported_where_the_run_stays_here(
     job_file: JobFile, tmp_path: Path
 ) -> None:
     there = machine.memory_gb()
     job = load.load_job(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
     runs = load.build_plan(job, tmp_path / "job.yaml").active()
-    (told,) = find_warnings(runs, "local")
-    assert told.startswith(
+    (seen,) = find_warnings(runs, "local")
+    assert seen.startswith(
         f"run {runs[0].id}: requests {there + 900:.0f} GB, and this machine lets you use "
         f"{there:.3g}. "
     )
-    assert "-s resources.mem_gb=N if it needs less, or --cluster slurm" in told
+    assert "-s resources.mem_gb=N if it needs less, or --cluster slurm" in seen
     assert find_refusals(runs, "local") == {}, "nothing here holds a run to it"
     assert find_warnings(runs, "slurm") == []
 
@@ -185,7 +185,7 @@ def test_memory_is_that_of_all_runs_side_by_side_and_as_much_as_there_is_is_no_d
     assert machine.find_warning(launch_run(Resources(mem_gb=there))) is None
 
 
-def test_plan_and_submit_tell_of_memory_that_is_not_there(
+def test_plan_and_submit_say_of_memory_that_is_not_there(
     job_file: JobFile,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,8 +272,8 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["failed", "failed"]
     assert "Invalid account" not in table_progress(states)
-    told = "2 runs failed: not submitted: Slurm refused the job: sbatch: error: Invalid"
-    assert page(paths, states).startswith(told)
+    seen = "2 runs failed: not submitted: Slurm refused the job: sbatch: error: Invalid"
+    assert page(paths, states).startswith(seen)
     fake_slurm.refuse("")
     assert len(submit(paths, job, plan, "slurm").runs) == 2
 
@@ -297,7 +297,7 @@ def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "seen"),
     [
         (
             "sbatch: error: Unknown host\nsbatch: error: no config\nsbatch: fatal: no source\n",
@@ -313,12 +313,12 @@ def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
+def test_a_refusal_of_slurm_is_reported_once_and_short_with_the_way_out(
     job_file: JobFile,
     fake_slurm: FakeSlurm,
     capsys: pytest.CaptureFixture[str],
     said: str,
-    told: str,
+    seen: str,
 ) -> None:
     fake_slurm.refuse(said)
     paths, job, plan = prepared(job_file(""))
@@ -327,7 +327,7 @@ def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
     silent = "configuration source" in said
     problem = "no Slurm cluster answers its commands" if silent else "Slurm refused the job"
     assert str(refused.value) == (
-        f"{problem}: {told}; solve that, or run on this machine with --cluster local "
+        f"{problem}: {seen}; solve that, or run on this machine with --cluster local "
         '(cluster="local" in Python)'
     )
     assert capsys.readouterr().err == ""
@@ -393,7 +393,7 @@ def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile)
     assert len(read_plan(paths).runs) == 12
 
 
-def test_a_cache_that_cannot_be_written_is_told_where_the_queue_would_fail_unheard(
+def test_a_cache_that_cannot_be_written_is_reported_where_the_queue_would_fail_unheard(
     job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").write_text("")
@@ -493,7 +493,7 @@ def test_mail_belongs_to_the_report_where_there_is_one(
     assert ["--mail-user=me@lab" in script for script in fake_slurm.submitted] == [False, True]
 
 
-def test_runs_that_slurm_cannot_tell_of_are_held_back_unless_forced(
+def test_runs_that_slurm_cannot_say_of_are_held_back_unless_forced(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 2\n"))

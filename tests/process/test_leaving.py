@@ -1,4 +1,4 @@
-"""Ranks that end before they train leave their record, or are told why they cannot begin."""
+"""Ranks that end before they train leave their record, or say why they cannot begin."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
     assert (left.outcome, left.exit_code) == ("stopped", 128 + signal.SIGTERM)
 
 
-def test_that_another_is_at_work_is_told_to_every_rank(tmp_path: Path) -> None:
+def test_that_another_is_at_work_is_asked_to_every_rank(tmp_path: Path) -> None:
     paths, run = planned(tmp_path, ranks=2)
     attempt = claim_attempt(run, "slurm", "7", 0, 0)
     both = [rank(paths, number, 2) for number in (0, 1)]
     try:
-        told = [each.communicate(timeout=120)[1].decode() for each in both]
+        seen = [each.communicate(timeout=120)[1].decode() for each in both]
     finally:
         for each in both:
             each.kill()
     assert [each.returncode for each in both] == [1, 1]
-    assert all(f"process {os.getpid()} on" in each for each in told)
+    assert all(f"process {os.getpid()} on" in each for each in seen)
     assert [path.name for path in attempt.folder.iterdir()] == ["claim.json"]
 
 

@@ -161,7 +161,7 @@ def test_workers_hold_batches_in_shared_memory() -> None:
     assert shared_memory_bytes(Training(loader="batched"), 100, 21) == 0
 
 
-def test_too_little_shared_memory_is_told_before_workers_die_of_it() -> None:
+def test_too_little_shared_memory_is_reported_before_workers_die_of_it() -> None:
     check_shared_memory_room(2**20, 2, 2**20)
     with pytest.raises(HpcncfError, match=r"/dev/shm: 1 MiB are free, .* 2 ranks need 3 MiB"):
         check_shared_memory_room(3 * 2**20, 2, 2**20)

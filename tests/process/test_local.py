@@ -130,7 +130,7 @@ def test_of_a_checkout_that_submits_the_ranks_take_no_code(here: Path, job_file:
 
 
 @two_cores
-def test_a_killed_rank_is_told_by_its_signal_and_retried_alone(
+def test_a_killed_rank_is_reported_by_its_signal_and_retried_alone(
     here: Path, job_file: JobFile
 ) -> None:
     job_file(ENDLESS % 2 + "  - {resources.tasks_per_node: 1}\n")
@@ -196,7 +196,7 @@ def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
         turn = machine.turn()
         assert (turn.results, turn.pid) == (str(one.folder), os.getpid())
         with machine.taking_turns(two, "b.json", lambda: True) as theirs:
-            assert not theirs, "told to stop before its turn came"
+            assert not theirs, "asked to stop before its turn came"
         assert machine.turn() == turn
     assert machine.turn() is None
     with machine.taking_turns(two, "b.json", lambda: False) as theirs:
@@ -214,8 +214,8 @@ def test_a_run_gets_the_gpu_that_the_user_named_by_its_uuid(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa11,GPU-bb22")
     said = hpcncf(here, "submit", "job.yaml", "--cluster", "local", "--wait")
     assert said.returncode == 0, said.stdout + said.stderr
-    told = [path.read_text().strip() for path in here.rglob("[12]") if path.is_file()]
-    assert told == ["GPU-aa11", "GPU-aa11"], said.stdout
+    seen = [path.read_text().strip() for path in here.rglob("[12]") if path.is_file()]
+    assert seen == ["GPU-aa11", "GPU-aa11"], said.stdout
     assert queue_ends(here)
 
 

@@ -60,7 +60,7 @@ def stranger(port: int, says: bytes) -> Iterator[None]:
             guest.close()
 
 
-def test_ranks_are_told_the_stores_port() -> None:
+def test_ranks_are_reported_the_stores_port() -> None:
     at = Meeting(HERE, free_ports(2), "run 1")
     host_others(at, listening(HERE, at.ports), 4711, 2)
     assert [found_store(at, HERE, 30) for _ in range(2)] == [4711, 4711]
@@ -165,7 +165,7 @@ ending.at_once(0)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who listens where")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says who listens where")
 def test_nothing_of_ours_listens_on_all_addresses() -> None:
     env = os.environ | {
         "WORLD_SIZE": "2",
@@ -182,6 +182,6 @@ def test_nothing_of_ours_listens_on_all_addresses() -> None:
     ]  # fmt: skip
     said = [rank.communicate(timeout=120) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
-    listened = [address for told, _ in said for address in told.split()]
+    listened = [address for seen, _ in said for address in seen.split()]
     assert len(listened) >= 3, "the store, and gloo of each rank"
     assert set(listened) == {"0100007F"}, "127.0.0.1, as the kernel writes it"

@@ -100,7 +100,7 @@ def test_memory_that_is_given_back_before_the_next_sample_is_seen() -> None:
     assert found.memory.anonymous_peak_mib is None or found.memory.anonymous_peak_mib > 200
 
 
-def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> None:
+def test_the_node_file_says_the_same_seconds_as_the_record(tmp_path: Path) -> None:
     file = tmp_path / "attempt-1" / "node-0.json"
     monitor = Monitor("run", 1, node_file=file, interval_s=0.1)
     before_s = (own() + waited()).cpu_s
@@ -128,7 +128,7 @@ def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> N
     )
 
 
-def test_only_the_cpus_asked_for_are_told(tmp_path: Path) -> None:
+def test_only_the_cpus_asked_for_are_reported(tmp_path: Path) -> None:
     last = usable_cpus()[-1]
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", node_cpus=[last])
     monitor.start()
@@ -159,7 +159,7 @@ def test_without_a_grant_what_can_be_used_is_what_was_allocated() -> None:
     assert cores.allocated == cores.usable
 
 
-def test_a_mask_that_changed_is_told() -> None:
+def test_a_mask_that_changed_is_reported() -> None:
     if len(usable_cpus()) < 2:
         pytest.skip("a single CPU: no other mask to change to")
     code = (

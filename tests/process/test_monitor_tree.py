@@ -23,7 +23,7 @@ pytestmark = [
 
 SPIN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 # CPU seconds of the whole program, printed when its work is done; then it waits for a line.
-TELL = """
+PRINTED = """
 import resource, sys
 usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(sum(usage.ru_utime + usage.ru_stime for usage in usages), flush=True)
@@ -41,7 +41,7 @@ def program(code: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate("\n")
 
 
-def told_s(process: subprocess.Popen[str]) -> float:
+def seen_s(process: subprocess.Popen[str]) -> float:
     return float(process.stdout.readline())
 
 
@@ -63,8 +63,8 @@ def ticks(count: int) -> float:
     ids=["alone", "a child that ended", "three children", "threads that ended"],
 )
 def test_a_tree_spent_what_it_says_it_spent(work: str) -> None:
-    with program(work + TELL) as root:
-        said_s = told_s(root)
+    with program(work + PRINTED) as root:
+        said_s = seen_s(root)
         sample = Tree(root.pid).sample()
     # It goes on for a moment after it asked, and each of its two clocks is cut to a tick.
     assert said_s - ticks(4) <= sample.cpu_s <= said_s + ticks(10)
@@ -76,13 +76,13 @@ def test_a_child_is_counted_once_while_it_lives_as_a_zombie_and_after() -> None:
         "import os\nos.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
         "print(0, flush=True); sys.stdin.readline()\nchild.wait()\n"
     )
-    with program(work + TELL) as root:
-        told_s(root)
+    with program(work + PRINTED) as root:
+        seen_s(root)
         watched = Tree(root.pid)
         zombie = watched.sample()
         root.stdin.write("\n")
         root.stdin.flush()
-        said_s = told_s(root)
+        said_s = seen_s(root)
         after = watched.sample()
     assert len(zombie.pids) == 2
     assert len(after.pids) == 1
@@ -94,17 +94,17 @@ def test_the_time_of_a_child_that_nobody_waited_for_is_kept() -> None:
     work = (
         "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         + START
-        + f"child = subprocess.Popen([*run, {(SPIN.format(seconds=0.3) + TELL)!r}],"
+        + f"child = subprocess.Popen([*run, {(SPIN.format(seconds=0.3) + PRINTED)!r}],"
         " stdin=subprocess.PIPE)\n"
         "sys.stdin.readline(); child.communicate(b'\\n')\n"
     )
-    with program(work + TELL) as root:
-        child_said_s = told_s(root)
+    with program(work + PRINTED) as root:
+        child_said_s = seen_s(root)
         watched = Tree(root.pid)
         before = watched.sample()
         root.stdin.write("\n")
         root.stdin.flush()
-        root_said_s = told_s(root)  # which does not know of the child
+        root_said_s = seen_s(root)  # which does not know of the child
         after = watched.sample()
     assert len(after.pids) == len(before.pids) - 1
     assert after.cpu_s >= before.cpu_s
@@ -115,13 +115,13 @@ def test_an_orphan_that_was_known_stays_in_the_tree() -> None:
     orphan = "import sys, time; print(0, flush=True); time.sleep(30)"
     middle = START + f"subprocess.Popen([*run, {orphan!r}])\nsys.stdin.readline()\n"
     root_code = START + f"subprocess.run([*run, {middle!r}])\n"
-    with program(root_code + TELL) as root:
-        told_s(root)
+    with program(root_code + PRINTED) as root:
+        seen_s(root)
         watched = Tree(root.pid)
         before = watched.sample()
         root.stdin.write("\n")
         root.stdin.flush()
-        told_s(root)
+        seen_s(root)
         after = watched.sample()
         (left,) = set(after.pids) - {root.pid}
         os.kill(left, signal.SIGKILL)
@@ -131,13 +131,13 @@ def test_an_orphan_that_was_known_stays_in_the_tree() -> None:
 
 def test_a_total_never_falls() -> None:
     work = START + f"[subprocess.run([*run, {SPIN.format(seconds=0.02)!r}]) for _ in range(15)]\n"
-    with program(work + TELL) as root:
+    with program(work + PRINTED) as root:
         watched = Tree(root.pid)
         totals = []
         while root.stdout is not None and not _readable(root.stdout.fileno()):
             totals.append(watched.sample().cpu_s)
             time.sleep(0.003)
-        said_s = told_s(root)
+        said_s = seen_s(root)
         totals.append(watched.sample().cpu_s)
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(said_s, abs=ticks(10))
@@ -173,8 +173,8 @@ def test_switches_and_storage_are_counted() -> None:
 
 def test_a_name_with_blanks_and_parentheses_does_not_shift_the_fields() -> None:
     code = "open('/proc/self/comm', 'w').write('a) R 1 (b')\n"
-    with program(code + TELL) as root:
-        told_s(root)
+    with program(code + PRINTED) as root:
+        seen_s(root)
         found = procfs.stat(f"/proc/{root.pid}")
     assert found.parent == os.getpid()
     assert found.threads == 1
@@ -189,8 +189,8 @@ def test_a_process_that_is_gone_is_none_and_has_no_memory() -> None:
 
 
 def test_children_are_found_without_the_kernels_list_too() -> None:
-    with program(TELL) as root:
-        told_s(root)
+    with program(PRINTED) as root:
+        seen_s(root)
         assert root.pid in procfs.children_by_scan()(os.getpid(), [])
         assert root.pid in procfs.children(os.getpid(), procfs.thread_ids(os.getpid()))
 
@@ -202,15 +202,15 @@ def test_spent_adds_and_takes_off_field_by_field() -> None:
 
 def test_a_process_is_as_old_as_its_start_says() -> None:
     begun_s = time.monotonic()
-    with program(TELL) as root:
-        told_s(root)
+    with program(PRINTED) as root:
+        seen_s(root)
         age_s = procfs.age_s(root.pid)
     assert 0 < age_s <= time.monotonic() - begun_s + ticks(2)
 
 
-def test_psutil_tells_the_living_where_there_is_no_proc() -> None:
-    with program(SPIN.format(seconds=0.3) + TELL) as child:
-        said_s = told_s(child)
+def test_psutil_says_the_living_where_there_is_no_proc() -> None:
+    with program(SPIN.format(seconds=0.3) + PRINTED) as child:
+        said_s = seen_s(child)
         user_s, system_s, rss_mib, threads, pids = process_tree.tree(os.getpid(), count_root=False)
     assert user_s + system_s == pytest.approx(said_s, abs=ticks(10))
     assert pids == [child.pid]

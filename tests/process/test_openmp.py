@@ -15,7 +15,7 @@ from hpcncf.job.spec import Training
 from hpcncf.worker.environment import set_openmp
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP tells what it heard")
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP says what it heard")
 def test_torchs_openmp_hears_the_wait_policy(
     job_file: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -34,6 +34,6 @@ def test_torchs_openmp_hears_the_wait_policy(
 def test_where_torch_is_there_already_it_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.get_num_threads() > 0
     monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
-    [told] = set_openmp(Training(omp_wait_policy="passive"))
-    assert "has no effect" in told
+    [seen] = set_openmp(Training(omp_wait_policy="passive"))
+    assert "has no effect" in seen
     assert set_openmp(Training()) == []

@@ -84,11 +84,11 @@ def test_no_build_is_for_the_cpu_that_builds_it(
     build: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though Python's own flags say so, as EasyBuild's do: the login node's CPU may be newer."""
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(setuptools, "setup", told.update)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", seen.update)
     runpy.run_path(str(ROOT / "setup.py"))
     (flags,) = (
-        each.extra_compile_args for each in told["ext_modules"] if each.name.endswith(f"._{build}")
+        each.extra_compile_args for each in seen["ext_modules"] if each.name.endswith(f"._{build}")
     )
     command = ["g++", "-march=skylake-avx512", *flags, "-dM", "-E", "-x", "c++", "/dev/null"]
     defined = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -43,16 +43,16 @@ def test_nothing_is_complained_of_and_nothing_leaves_the_file(page: chromium.Pag
 @pytest.mark.parametrize(
     ("width", "medium", "smallest"), [(400, "screen", 14), (1200, "screen", 14), (700, "print", 9)]
 )
-def test_the_page_is_as_wide_as_what_shows_it_and_its_text_is_no_smaller_than_told(
+def test_the_page_is_as_wide_as_what_shows_it_and_its_text_is_no_smaller_than_reported(
     page: chromium.Page, width: int, medium: str, smallest: float
 ) -> None:
     page.show(width, medium=medium)
     assert page.value("document.documentElement.scrollWidth") == width
-    told = page.value(
+    seen = page.value(
         "Math.min(...[...document.querySelectorAll('p, li, dd, figcaption')]"
         ".map(each => parseFloat(getComputedStyle(each).fontSize)))"
     )
-    assert told >= smallest
+    assert seen >= smallest
 
 
 def brightness(page: chromium.Page, of: str) -> float:

@@ -113,11 +113,11 @@ def test_scores_of_another_shape_are_refused(data: Prepared) -> None:
 
 
 def test_windows_go_on_over_epochs_until_nobody_asks() -> None:
-    asked, told = io.StringIO('{"steps": 3}\n{"steps": 4}\n'), io.StringIO()
+    asked, seen = io.StringIO('{"steps": 3}\n{"steps": 4}\n'), io.StringIO()
     epochs = ([[1, 1], [2]] for _ in range(9))
-    taken = list(windows.Windows(asked, told).batches(epochs, len))
+    taken = list(windows.Windows(asked, seen).batches(epochs, len))
     assert taken == [[1, 1], [2], [1, 1], [2], [1, 1], [2], [1, 1]]
-    messages = [json.loads(line) for line in told.getvalue().splitlines()]
+    messages = [json.loads(line) for line in seen.getvalue().splitlines()]
     assert [message["instances"] for message in messages] == [5, 6]
     assert all(message["seconds"] > 0 for message in messages)
 

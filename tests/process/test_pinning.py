@@ -118,16 +118,16 @@ def test_openmps_own_binding_is_refused() -> None:
 def bound(rank: int, widest: list[int]) -> tuple[list[int], list[int]]:
     """The masks of a rank and of a thread that it had already."""
     os.sched_setaffinity(0, widest)
-    found, told, go = list[int](), threading.Event(), threading.Event()
+    found, seen, go = list[int](), threading.Event(), threading.Event()
 
     def other() -> None:
-        told.set()
+        seen.set()
         go.wait()
         found.extend(usable_cpus())
 
     thread = threading.Thread(target=other)
     thread.start()
-    told.wait()
+    seen.wait()
     pin_rank("cores", 1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
     go.set()
     thread.join()

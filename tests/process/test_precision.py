@@ -98,7 +98,7 @@ def test_where_nothing_is_scaled_no_step_can_be_skipped() -> None:
     assert taken.scale(loss) is loss
 
 
-def test_a_run_in_float16_resumes_to_the_same_bits_and_tells_what_it_skipped(
+def test_a_run_in_float16_resumes_to_the_same_bits_and_says_what_it_skipped(
     tmp_path: Path,
 ) -> None:
     tiny(tmp_path / "tiny")

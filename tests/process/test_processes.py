@@ -70,7 +70,7 @@ def test_the_time_limit_ends_a_run_that_ignores_sigterm() -> None:
     assert codes(ranks) == [-signal.SIGKILL]
 
 
-def test_told_to_stop_it_ends_them_all() -> None:
+def test_asked_to_stop_it_ends_them_all() -> None:
     ranks = start(SLEEPS, SLEEPS)
     asked = iter([False, True])
     assert watch(ranks, 30, lambda: next(asked)) == "cancelled"
@@ -91,7 +91,7 @@ def test_what_is_started_while_bound_stays_on_those_cores() -> None:
     assert len(usable_cpus()) == len(os.sched_getaffinity(0)), "and this process is free again"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says of a parent's death")
 def test_no_rank_outlives_the_process_that_started_it() -> None:
     starter = (
         "import subprocess, sys, time; from hpcncf.local import processes;"

@@ -27,26 +27,26 @@ SECOND = Place(rank=1, local_rank=1, world_size=2)
 
 def looked_into(training: Training, folder: Path, steps: int) -> list[str]:
     """The warnings about so many steps, of a multiplication each."""
-    told: list[str] = []
+    seen: list[str] = []
     ones = torch.ones(64, 64)
-    with profiling.profiled(training, FIRST, AttemptPaths(folder), told.append) as after_step:
+    with profiling.profiled(training, FIRST, AttemptPaths(folder), seen.append) as after_step:
         for _ in range(steps):
             ones @ ones
             after_step()
-    return told
+    return seen
 
 
 def test_torchs_trace_has_the_steps_that_were_asked_for(tmp_path: Path) -> None:
-    [told] = looked_into(Training(profile="torch", profile_steps=5), tmp_path, 40)
-    assert told == "torch's profiler watched 5 steps, which it makes slower: trace-0.json.gz"
+    [seen] = looked_into(Training(profile="torch", profile_steps=5), tmp_path, 40)
+    assert seen == "torch's profiler watched 5 steps, which it makes slower: trace-0.json.gz"
     with gzip.open(tmp_path / "trace-0.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     assert sum(event.get("name") == "aten::mm" for event in events) == 5
 
 
 def test_a_run_too_short_for_a_trace_says_so(tmp_path: Path) -> None:
-    told = looked_into(Training(profile="torch"), tmp_path, profiling.SKIPPED_STEPS)
-    assert told == ["training.profile torch: the run had no more than 23 steps"]
+    seen = looked_into(Training(profile="torch"), tmp_path, profiling.SKIPPED_STEPS)
+    assert seen == ["training.profile torch: the run had no more than 23 steps"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,11 +57,11 @@ def spins_for_the_flame_graph() -> None:
 
 
 def test_the_flame_graph_names_what_took_the_time(tmp_path: Path) -> None:
-    told: list[str] = []
+    seen: list[str] = []
     attempt = AttemptPaths(tmp_path)
-    with profiling.profiled(Training(profile="py-spy"), FIRST, attempt, told.append):
+    with profiling.profiled(Training(profile="py-spy"), FIRST, attempt, seen.append):
         spins_for_the_flame_graph()
-    assert told == ["py-spy looked 100 times a second, and its CPU time counts: flame-graph-0.svg"]
+    assert seen == ["py-spy looked 100 times a second, and its CPU time counts: flame-graph-0.svg"]
     assert "spins_for_the_flame_graph" in (tmp_path / "flame-graph-0.svg").read_text()
 
 
@@ -71,19 +71,19 @@ def spins_in_a_worker() -> None:
 
 def test_the_flame_graph_shows_c_functions_and_subprocesses(tmp_path: Path) -> None:
     """zlib's deflate takes the rank's time, and a forked process spins beside it."""
-    told: list[str] = []
+    seen: list[str] = []
     asked = Training(
         profile="py-spy", profile_native=True, profile_subprocesses=True, profile_rate=25
     )
     text = "Some text that does not repeat itself very often. " * 100_000
-    with profiling.profiled(asked, FIRST, AttemptPaths(tmp_path), told.append):
+    with profiling.profiled(asked, FIRST, AttemptPaths(tmp_path), seen.append):
         worker = multiprocessing.get_context("fork").Process(target=spins_in_a_worker)
         worker.start()
         until = time.process_time() + 4
         while time.process_time() < until:
             zlib.compress(text.encode(), 9)
         worker.join()
-    assert told == [
+    assert seen == [
         "py-spy looked 25 times a second, each time pausing the rank, and its CPU time counts: "
         "flame-graph-0.svg"
     ]

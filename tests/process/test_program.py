@@ -96,11 +96,11 @@ def test_ranks_find_each_other_and_agree_on_the_attempt_without_torch(own: Own) 
     assert finish(ranks) == [0, 0]
     assert [own.record(run, rank).outcome for rank in (0, 1)] == ["completed"] * 2
     for rank in (0, 1):
-        told = json.loads((own.attempt(run).output / f"rank-{rank}").read_text())
-        assert known.items() <= told.items()
-        assert (told["RANK"], told["LOCAL_RANK"]) == (str(rank), str(rank))
-        assert (told["HPCNCF_RUN_ID"], told["HPCNCF_ATTEMPT"]) == (run.id, "1")
-        assert told.get("OMP_NUM_THREADS") == os.environ.get("OMP_NUM_THREADS", "3")
+        seen = json.loads((own.attempt(run).output / f"rank-{rank}").read_text())
+        assert known.items() <= seen.items()
+        assert (seen["RANK"], seen["LOCAL_RANK"]) == (str(rank), str(rank))
+        assert (seen["HPCNCF_RUN_ID"], seen["HPCNCF_ATTEMPT"]) == (run.id, "1")
+        assert seen.get("OMP_NUM_THREADS") == os.environ.get("OMP_NUM_THREADS", "3")
     assert own.attempt(run).node(0).exists()
 
 
@@ -232,7 +232,7 @@ def test_a_rank_that_is_killed_takes_its_program_along(own: Own) -> None:
     assert within(120, lambda: not alive(int(begun.read_text())))
 
 
-def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
+def test_while_it_runs_its_progress_says_what_it_reported(own: Own) -> None:
     code = "import time\nprint('hpcncf: epoch=2 epochs=9 instances_per_s=50')\ntime.sleep(60)"
     run = own.writes(code)
     with own.begins(run) as rank:
@@ -241,9 +241,9 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
         assert within(120, lambda: bool(reported(progress)))
         rank.terminate()
         rank.communicate(timeout=120)
-    told = read_record(progress, Progress)
-    assert told.reported == {"epoch": 2, "epochs": 9, "instances_per_s": 50}
-    assert told.instances_per_s == 50
+    seen = read_record(progress, Progress)
+    assert seen.reported == {"epoch": 2, "epochs": 9, "instances_per_s": 50}
+    assert seen.instances_per_s == 50
 
 
 def reported(progress: Path) -> Mapping[str, object]:
@@ -269,11 +269,11 @@ def test_what_it_reports_becomes_columns_and_a_report_without_training(own: Own)
         rows = {row["parameter_lr"]: row for row in csv.DictReader(lines)}
     assert set(rows) == {"0.5", "1"}
     for row in rows.values():
-        told = [row[name] for name in ("instances_per_s", "metric_score", "metric_word")]
-        assert told == ["70", "0.25", "x"]
+        seen = [row[name] for name in ("instances_per_s", "metric_score", "metric_word")]
+        assert seen == ["70", "0.25", "x"]
         assert (row["workload"], row["by_hand"]) == ("command", "false")
         assert float(row["time_efficiency"]) < 0.5
-    told = write_report(found, own.paths).markdown.read_text()
-    assert "lr 0.5" in told
-    assert "| score |" in told
-    assert "HR@10" not in told
+    seen = write_report(found, own.paths).markdown.read_text()
+    assert "lr 0.5" in seen
+    assert "| score |" in seen
+    assert "HR@10" not in seen

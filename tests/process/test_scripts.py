@@ -232,7 +232,7 @@ def test_what_contradicts_or_breaks_a_line_is_refused(site: dict[str, object], w
 
 
 @pytest.mark.parametrize("argument", ["--cpu-bind=cores", "--exact", "--nodelist=n1", "--mpi=pmi2"])
-def test_srun_may_be_told_what_does_not_contradict(argument: str) -> None:
+def test_srun_may_be_reported_what_does_not_contradict(argument: str) -> None:
     assert argument in parameters(Resources(), Site(srun_args=[argument]), "a")["slurm_srun_args"]
 
 

@@ -267,8 +267,8 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
     markdown = (paths.report / "report.md").read_text()
     outside = re.sub(r"(?ms)^```.*?^```$", "", markdown)  # code, whose every line begins with a #
     assert not re.search(r"(?<!\\)<(script|img)", outside)
-    told = [line for line in markdown.splitlines() if "alert(" in line and line not in outside]
-    assert all(line.startswith("#") for line in told)
+    seen = [line for line in markdown.splitlines() if "alert(" in line and line not in outside]
+    assert all(line.startswith("#") for line in seen)
     for svg in (paths.report / "figures").glob("*.svg"):
         assert "<script" not in svg.read_text()
 

@@ -44,9 +44,9 @@ class Ranks:
             self.ends.append(mine)
             self.started.append(process)
         for _ in range(2):  # `joined` gathers twice
-            told = [end.recv() for end in self.ends]
+            seen = [end.recv() for end in self.ends]
             for end in self.ends:
-                end.send(told)
+                end.send(seen)
 
     def results(self) -> list[Any]:
         found = [end.recv() for end in self.ends]
@@ -70,8 +70,8 @@ def _rank(
 
     def gather(value: Any) -> list[Any]:
         end.send(value)
-        told: list[Any] = end.recv()
-        return told
+        seen: list[Any] = end.recv()
+        return seen
 
     end.send(work(join_shared_memory(rank, ranks, CAPACITY, gather), rank, end))
 
@@ -122,7 +122,7 @@ def test_messages_begin_at_a_cache_line() -> None:
 def one_more(
     transport: SharedMemoryTransport, rank: int, end: Connection
 ) -> tuple[str, float] | None:
-    """An exchange, then another as soon as it is told; rank 1 is never told."""
+    """An exchange, then another as soon as it is said; rank 1 never hears of it."""
     transport.exchange(0)
     end.send("met")
     if rank == 1:
@@ -144,8 +144,8 @@ def test_a_rank_that_died_is_named_soon(how: signal.Signals) -> None:
         time.sleep(0.2)  # the others wait by now
         os.kill(started.started[1].pid or 0, how)
         found = [started.ends[rank].recv() for rank in (0, 2)]
-    for told, seconds in found:
-        assert told == "rank 1 ended while this one waited for it"
+    for seen, seconds in found:
+        assert seen == "rank 1 ended while this one waited for it"
         assert seconds < 10
     assert set(Path("/dev/shm").iterdir()) <= left
 
@@ -211,8 +211,8 @@ def test_another_process_of_that_number_is_not_taken_for_the_first_rank() -> Non
     """As on another node, where the link may lead to anything."""
     file = os.memfd_create("somebody-else")
     link = Path(f"/proc/{os.getpid()}/fd/{file}")
-    told: Iterator[list[Any]] = iter(
+    seen: Iterator[list[Any]] = iter(
         [[(link, Path("/memfd:hpcncf-1 (deleted)")), None], [True, False]]
     )
-    assert join_shared_memory(1, 2, CAPACITY, lambda _: next(told)) is None
+    assert join_shared_memory(1, 2, CAPACITY, lambda _: next(seen)) is None
     os.close(file)

@@ -21,11 +21,11 @@ from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 
 pytestmark = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two runs want a core each")
-# What waits ends when it is told to, and at once when its job is started again.
+# What waits ends when it is asked to, and at once when its job is started again.
 PROGRAM = """\
 import os, pathlib, signal, sys, time
-for told in (signal.SIGUSR2, signal.SIGTERM):
-    signal.signal(told, lambda *_: sys.exit(0))
+for reported in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(reported, lambda *_: sys.exit(0))
 kind = sys.argv[1]
 print("I am one that", kind)
 pathlib.Path(os.environ["HPCNCF_OUTPUT"], "begun").touch()
@@ -58,7 +58,7 @@ def planned(folder: Path, *kinds: str) -> tuple[ResultPaths, Plan]:
 
 
 def started(paths: ResultPaths, made: Plan, restart: int = 0) -> subprocess.Popen[bytes]:
-    """As the one task of a Slurm step, with a scontrol that notes what it is told."""
+    """As the one task of a Slurm step, with a scontrol that notes what it receives."""
     command = paths.folder.parent / "bin/scontrol"
     command.parent.mkdir(exist_ok=True)
     command.write_text(f'#!/bin/sh\necho "$*" >> {command.parent}/calls\n')
@@ -95,8 +95,8 @@ def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
 ) -> None:
     paths, made = planned(tmp_path, "fails", "ends")
     assert started(paths, made).wait(timeout=120) == 3
-    told = left(paths, made)
-    (failed,), (done,) = told["fails"], told["ends"]
+    seen = left(paths, made)
+    (failed,), (done,) = seen["fails"], seen["ends"]
     assert (failed.outcome, done.outcome) == ("failed", "completed")
     assert [len(failed.cores.cpus), len(done.cores.cpus)] == [1, 1]
     assert failed.cores.cpus != done.cores.cpus

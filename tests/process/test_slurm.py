@@ -22,14 +22,14 @@ def test_there_are_templates() -> None:
     assert {"cpu", "gpu"} <= {path.stem for path in TEMPLATES}
 
 
-def test_srun_is_always_told_the_cores_and_to_end_with_a_failed_rank() -> None:
-    told = parameters(Resources(cpus_per_task=3), Site(srun_args=["--mpi=none"]), "a")
-    assert told["slurm_srun_args"] == ["--cpus-per-task=3", "--kill-on-bad-exit=1", "--mpi=none"]
+def test_srun_is_always_reported_the_cores_and_to_end_with_a_failed_rank() -> None:
+    seen = parameters(Resources(cpus_per_task=3), Site(srun_args=["--mpi=none"]), "a")
+    assert seen["slurm_srun_args"] == ["--cpus-per-task=3", "--kill-on-bad-exit=1", "--mpi=none"]
 
 
-def test_what_is_not_asked_for_is_not_told() -> None:
-    told = parameters(Resources(), Site(memory="none"), "a")
-    assert not {"mem_gb", "gpus_per_node", "slurm_partition", "slurm_exclusive"} & set(told)
+def test_what_is_not_asked_for_is_not_reported() -> None:
+    seen = parameters(Resources(), Site(memory="none"), "a")
+    assert not {"mem_gb", "gpus_per_node", "slurm_partition", "slurm_exclusive"} & set(seen)
 
 
 def test_a_site_and_a_job_ask_together() -> None:
@@ -42,9 +42,9 @@ def test_a_site_and_a_job_ask_together() -> None:
         mail_type=["END", "FAIL"],
     )
     resources = Resources(nodes=2, tasks_per_node=4, gpus_per_node=4, mem_gb=8, timeout_min=5)
-    told = parameters(resources, site, "a", array_parallelism=7, exclusive=True)
+    seen = parameters(resources, site, "a", array_parallelism=7, exclusive=True)
     assert (
-        told
+        seen
         | {
             "nodes": 2,
             "tasks_per_node": 4,
@@ -59,7 +59,7 @@ def test_a_site_and_a_job_ask_together() -> None:
             "slurm_mail_user": "me@lab.org",
             "slurm_mail_type": "END,FAIL",
         }
-        == told
+        == seen
     )
 
 
@@ -78,32 +78,32 @@ def test_memory_is_asked_for_in_the_form_that_a_site_takes(
     form: str, mem_gb: float, asked: dict[str, object]
 ) -> None:
     shape = Resources(tasks_per_node=3, cpus_per_task=2, gpus_per_node=3, mem_gb=mem_gb)
-    told = parameters(shape, Site.model_validate({"memory": form}), "a")
-    assert {key: value for key, value in told.items() if "mem" in key} == asked
+    seen = parameters(shape, Site.model_validate({"memory": form}), "a")
+    assert {key: value for key, value in seen.items() if "mem" in key} == asked
 
 
 def test_without_a_gpu_no_memory_is_asked_for_per_gpu() -> None:
-    told = parameters(Resources(), Site(memory="mem_per_gpu"), "a")
-    assert [key for key in told if "mem" in key] == []
+    seen = parameters(Resources(), Site(memory="mem_per_gpu"), "a")
+    assert [key for key in seen if "mem" in key] == []
 
 
 def test_one_torchrun_has_the_cores_of_all_its_ranks() -> None:
     shape = Resources(nodes=2, tasks_per_node=4, cpus_per_task=3, launcher="torchrun")
-    told = parameters(shape, Site(), "a")
-    assert (told["nodes"], told["tasks_per_node"], told["cpus_per_task"]) == (2, 1, 12)
-    assert "--cpus-per-task=12" in told["slurm_srun_args"]
-    assert "export OMP_NUM_THREADS=3" in told["slurm_setup"]
+    seen = parameters(shape, Site(), "a")
+    assert (seen["nodes"], seen["tasks_per_node"], seen["cpus_per_task"]) == (2, 1, 12)
+    assert "--cpus-per-task=12" in seen["slurm_srun_args"]
+    assert "export OMP_NUM_THREADS=3" in seen["slurm_setup"]
 
 
 @pytest.mark.parametrize(
-    ("limit_min", "runs", "asked_s", "told_s"), [(1, 1, 30, 10), (3, 1, 30, 30), (1, 4, 90, 40)]
+    ("limit_min", "runs", "asked_s", "seen_s"), [(1, 1, 30, 10), (3, 1, 30, 30), (1, 4, 90, 40)]
 )
 def test_slurm_warns_within_the_time_that_all_runs_of_a_task_have(
-    limit_min: int, runs: int, asked_s: int, told_s: int
+    limit_min: int, runs: int, asked_s: int, seen_s: int
 ) -> None:
     shape = Resources(timeout_min=limit_min, runs_per_task=runs)
-    told = parameters(shape, Site(signal_delay_s=asked_s), "a")
-    assert (told["timeout_min"], told["slurm_signal_delay_s"]) == (limit_min * runs, told_s)
+    seen = parameters(shape, Site(signal_delay_s=asked_s), "a")
+    assert (seen["timeout_min"], seen["slurm_signal_delay_s"]) == (limit_min * runs, seen_s)
 
 
 @pytest.mark.usefixtures("fake_slurm")
@@ -131,7 +131,7 @@ def test_an_unknown_key_of_a_site_is_named_with_the_nearest(tmp_path: Path) -> N
         load_sites(str(path))
 
 
-def test_an_unknown_site_is_told_what_there_is() -> None:
+def test_an_unknown_site_is_reported_what_there_is() -> None:
     with pytest.raises(UsageError, match=r"no site 'cpus'.*'cpu'.*Known sites: .*cpu, .*gpu"):
         load_sites("cpus")
 

@@ -91,9 +91,9 @@ def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
     then = code_version.record_code(tmp_path / "kept", checkout)
     assert code_version.changed(then, checkouts=True) == []
     edit(checkout)
-    told = code_version.changed(then, checkouts=True)
-    assert bool(told) is noticed
-    assert all(f"({checkout}, commit " in line for line in told)
+    seen = code_version.changed(then, checkouts=True)
+    assert bool(seen) is noticed
+    assert all(f"({checkout}, commit " in line for line in seen)
     assert code_version.changed(then, checkouts=False) == []
 
 
@@ -105,19 +105,19 @@ def test_our_own_source_is_compared_by_content(tmp_path: Path) -> None:
     assert code_version.hash_sources(copy) != code_version.hash_sources(PACKAGE / "slurm")
 
 
-def test_other_source_of_ours_is_told_whatever_the_workload(tmp_path: Path) -> None:
+def test_other_source_of_ours_is_reported_whatever_the_workload(tmp_path: Path) -> None:
     (ours, *_) = code_version.record_code(tmp_path / "kept", tmp_path)
     assert code_version.changed([ours], checkouts=False) == []
     edited = ours.model_copy(update={"sha256": "0" * 64})
-    (told,) = code_version.changed([edited], checkouts=False)
-    assert told.startswith("the code changed after this run was submitted: hpcncf (")
+    (seen,) = code_version.changed([edited], checkouts=False)
+    assert seen.startswith("the code changed after this run was submitted: hpcncf (")
 
 
 def test_another_installation_is_named_beside_the_submitters(tmp_path: Path) -> None:
     (ours, *_) = code_version.record_code(tmp_path / "kept", tmp_path)
     there = ours.model_copy(update={"sha256": "0" * 64, "folder": "/login/hpcncf"})
-    (told,) = code_version.changed([there], checkouts=False)
-    assert told.startswith(
+    (seen,) = code_version.changed([there], checkouts=False)
+    assert seen.startswith(
         f"ranks imported hpcncf from {PACKAGE}, and were submitted by hpcncf (/log"
     )
     assert code_version.changed([there.model_copy(update={"sha256": ours.sha256})], False) == []

@@ -72,7 +72,7 @@ def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None
     assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
 
 
-def test_a_corrupt_record_is_named_and_the_rest_is_told(paths: ResultPaths) -> None:
+def test_a_corrupt_record_is_named_and_the_rest_is_reported(paths: ResultPaths) -> None:
     finished(paths)
     run = plan_of(paths).runs[2]
     broken = paths.run(run.id).attempt(1).rank(0)
@@ -160,7 +160,7 @@ def test_what_an_earlier_submission_left_in_the_queue_outlives_one_that_broke_of
 
 
 @pytest.mark.parametrize(("over", "state"), [(0, "failed"), (1, "pending")])
-def test_whose_attempt_it_was_is_told_by_its_number_and_not_by_two_hosts_clocks(
+def test_whose_attempt_it_was_is_reported_by_its_number_and_not_by_two_hosts_clocks(
     paths: ResultPaths, over: int, state: str
 ) -> None:
     """Who submitted has a clock that is a year ahead."""
@@ -191,7 +191,7 @@ def test_slurm_is_asked_once_for_all_runs(paths: ResultPaths, fake_slurm: FakeSl
     assert [call.split()[0] for call in fake_slurm.calls] == ["squeue", "sacct"]
 
 
-def test_slurm_is_not_asked_about_what_the_records_tell(
+def test_slurm_is_not_asked_about_what_the_records_say(
     paths: ResultPaths, fake_slurm: FakeSlurm
 ) -> None:
     in_slurm(paths)

@@ -124,8 +124,8 @@ def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     for name, error in {"failed": ValueError("bad row"), "stopped": Stopped(15)}.items():
         with recorded(tmp_path / name, Place(rank=2, world_size=3)):
             raise error
-    told = " after another rank ended: rank 2 failed: ValueError: bad row"
-    assert stopped(tmp_path / "failed", signal.SIGTERM, peer) == alone + told
+    seen = " after another rank ended: rank 2 failed: ValueError: bad row"
+    assert stopped(tmp_path / "failed", signal.SIGTERM, peer) == alone + seen
     assert stopped(tmp_path / "stopped", signal.SIGTERM, peer) == alone, "as this one was"
 
 
@@ -172,13 +172,13 @@ def test_of_many_ranks_one_looks_at_the_record_of_the_first_that_failed(tmp_path
             opened.append(str(arguments[0]))
 
     sys.addaudithook(hear)
-    told = [stopped(tmp_path, signal.SIGTERM)]
+    seen = [stopped(tmp_path, signal.SIGTERM)]
     with recorded(tmp_path, Place(rank=1, world_size=many)):
         raise RuntimeError("Connection closed by peer")
-    told.append((record(tmp_path, 1).error or {})["message"])
+    seen.append((record(tmp_path, 1).error or {})["message"])
     listening = False
-    assert all("rank 200 failed: ValueError: bad row of 200" in each for each in told)
-    assert not any("bad row of 7" in each for each in told)
+    assert all("rank 200 failed: ValueError: bad row of 200" in each for each in seen)
+    assert not any("bad row of 7" in each for each in seen)
     assert sum(Path(name).name.startswith(("rank-", "first-")) for name in opened) < 10
 
 
@@ -195,11 +195,11 @@ def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waits\n"
         process.terminate()
-        _, told = process.communicate(timeout=120)
+        _, seen = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM
-    assert b"stopped by SIGTERM" in told
+    assert b"stopped by SIGTERM" in seen
     left = record(tmp_path)
     assert left.outcome == "stopped"
     assert left.error is not None
@@ -240,7 +240,7 @@ def test_a_peer_lost_on_the_way_to_the_agreed_step_is_the_reason(tmp_path: Path)
     assert left.error["message"].startswith("another rank ended while this one waited for it")
 
 
-def test_a_signal_that_came_before_there_was_anything_to_stop_is_told_later(
+def test_a_signal_that_came_before_there_was_anything_to_stop_is_reported_later(
     tmp_path: Path,
 ) -> None:
     before = signal.getsignal(signal.SIGUSR2)

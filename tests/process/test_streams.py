@@ -28,13 +28,13 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_a_full_disk_under_the_output_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_output_is_reported_in_one_line(tmp_path: Path) -> None:
     done = shell(f"{HPCNCF} --print-completion bash > /dev/full", tmp_path)
     assert done.returncode == 1
     assert done.stderr == ("hpcncf: standard output: cannot be written: No space left on device\n")
 
 
-def test_a_reader_that_leaves_is_no_error_to_tell(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_is_no_error_to_say(tmp_path: Path) -> None:
     done = shell(f"{HPCNCF} --print-completion bash | true; echo ${{PIPESTATUS[0]}}", tmp_path)
     assert done.stderr == ""
 
@@ -50,7 +50,7 @@ def test_a_name_that_the_encoding_lacks_is_escaped(tmp_path: Path) -> None:
     assert done.stderr == ("hpcncf: \\xfcnknown.yaml: cannot be read: No such file or directory\n")
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     done = shell(f"mkdir gone; cd gone; rmdir ../gone; {HPCNCF} run -- true", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("hpcncf: the current folder: No such file or directory;")

@@ -115,16 +115,16 @@ def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> d
 
 
 def messages(place: Place) -> list[list[list[int]]]:
-    """What all told in three exchanges, each looked at after the next; rank 0 says nothing."""
+    """What all reported in three exchanges, each looked at after the next; rank 0 says nothing."""
     transport = sync.open_transport(place, 100, CPU)
-    told = []
+    got = []
     for turn in range(3):
         transport.slot()[: place.rank * 10] = place.rank + turn
-        told.append(transport.exchange(place.rank * 10))
+        got.append(transport.exchange(place.rank * 10))
         if turn:
-            told[turn - 1] = [np.unique(each) for each in told[turn - 1]]
+            got[turn - 1] = [np.unique(each) for each in got[turn - 1]]
     transport.close()
-    return [[each.tolist() for each in turn] for turn in told]
+    return [[each.tolist() for each in turn] for turn in got]
 
 
 def tried(ways: Iterable[str], ranks: int) -> list[str]:
@@ -160,7 +160,7 @@ def data(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=[(2, 1), (3, 1), (4, 2)], ids=str)
 def ranks(data: Path, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    """So many, on so many nodes as they are told: two share no memory."""
+    """So many, on so many nodes as they are reported: two share no memory."""
     ranks, nodes = request.param
     return together(ranks, work, ranks, nodes, data)
 
@@ -214,8 +214,8 @@ def test_a_message_is_there_until_the_exchange_after_the_next(ranks: list[dict[s
     for each in ranks:
         *earlier, last = each["messages"]
         assert last == [[rank + 2] * 10 * rank for rank in range(len(ranks))]
-        for turn, told in enumerate(earlier):
-            assert told == [[], *([rank + turn] for rank in range(1, len(ranks)))]
+        for turn, got in enumerate(earlier):
+            assert got == [[], *([rank + turn] for rank in range(1, len(ranks)))]
 
 
 def test_a_step_of_rows_is_one_message_as_long_as_its_rows(ranks: list[dict[str, Any]]) -> None:

@@ -67,7 +67,7 @@ def attempt(rank: int, way: str, folder: Path, out: Path, killed: int | None) ->
 
 def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     """Each way's record, of a run that nobody stopped and of the last part of one that the second
-    rank alone was told to stop, twice."""
+    rank alone was asked to stop, twice."""
     place = Place(rank, rank, RANKS, RANKS)
     found = {}
     for way, settings in WAYS.items():
@@ -93,10 +93,10 @@ def records(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[s
 def test_a_run_that_stopped_twice_has_the_bits_of_one_that_did_not(
     records: list[dict[str, Any]], way: str
 ) -> None:
-    told = [each for by_rank in records for each in by_rank[way]]
-    assert len({each["model_sha256"] for each in told}) == 1
+    seen = [each for by_rank in records for each in by_rank[way]]
+    assert len({each["model_sha256"] for each in seen}) == 1
     quality = ("loss", "hr10", "ndcg10", "mrr", "instances")
-    kept = [[[epoch[name] for name in quality] for epoch in each["epochs"]] for each in told]
+    kept = [[[epoch[name] for name in quality] for epoch in each["epochs"]] for each in seen]
     assert kept == [kept[0]] * 4
     whole, cut = records[0][way]
     assert cut["steps"] < whole["steps"]
@@ -121,7 +121,7 @@ def test_every_positive_is_seen_once_an_epoch_and_teaches(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_record_tells_what_synchronising_took(records: list[dict[str, Any]], way: str) -> None:
+def test_a_record_says_what_synchronising_took(records: list[dict[str, Any]], way: str) -> None:
     whole = records[1][way][0]
     sync, steps = whole["sync"], whole["counted_steps"]
     assert sync["how"] == WAYS[way].get("sync", "dense")
@@ -140,7 +140,7 @@ def test_a_record_tells_what_synchronising_took(records: list[dict[str, Any]], w
         assert sync["exchanges"] == steps
 
 
-def test_what_two_ranks_tell_is_of_their_own_messages(records: list[dict[str, Any]]) -> None:
+def test_what_two_ranks_say_is_of_their_own_messages(records: list[dict[str, Any]]) -> None:
     dense, rows = ([each[way][0]["sync"] for each in records] for way in ("dense", "rows"))
     assert dense[0]["bytes"] == dense[1]["bytes"]
     assert rows[0]["bytes"] != rows[1]["bytes"]

@@ -72,7 +72,7 @@ def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Pla
 def started(
     paths: ResultPaths, made: Plan, restart: int = 0, work: str = WORK
 ) -> subprocess.Popen[bytes]:
-    """As a task of a Slurm step, with a scontrol that notes what it is told."""
+    """As a task of a Slurm step, with a scontrol that notes what it receives."""
     command = paths.folder.parent / "bin/scontrol"
     command.parent.mkdir(exist_ok=True)
     command.write_text(f'#!/bin/sh\necho "$*" >> {command.parent}/calls\n')
@@ -103,13 +103,13 @@ def test_a_run_that_fails_does_not_keep_the_next_from_being_run(tmp_path: Path) 
     paths, made = planned(tmp_path, "[1.0e30, 0.001]")
     process = started(paths, made)
     assert process.wait(timeout=120) == 1
-    told = left(paths, made)
-    assert [record.outcome for record in told[1e30]] == ["failed"]
-    assert [record.outcome for record in told[0.001]] == ["completed"]
-    assert len({record.pid for each in told.values() for record in each} - {process.pid}) == 2
+    seen = left(paths, made)
+    assert [record.outcome for record in seen[1e30]] == ["failed"]
+    assert [record.outcome for record in seen[0.001]] == ["completed"]
+    assert len({record.pid for each in seen.values() for record in each} - {process.pid}) == 2
 
 
-def test_told_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
+def test_asked_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
     tmp_path: Path,
 ) -> None:
     paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=40)
@@ -127,8 +127,8 @@ def test_told_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
     assert record.error["message"].endswith("; put back into the queue, time 1 of 3")
     assert (tmp_path / "bin/calls").read_text() == "requeue 9\n"
     assert started(paths, made, restart=1).wait(timeout=120) == 0
-    told = left(paths, made)
-    outcomes = sorted([record.outcome for record in each] for each in told.values())
+    seen = left(paths, made)
+    outcomes = sorted([record.outcome for record in each] for each in seen.values())
     assert outcomes == [["completed"], ["stopped", "completed"]]
 
 

@@ -50,14 +50,14 @@ def record(
 ) -> TrainingRecord:
     """A rank whose steps took so long, recorded as the training's clock does."""
     whole = len(steps) - len(steps) % every
-    told = [{"epoch": each, "step": at, "seconds": seconds} for each, at, seconds in pauses]
+    seen = [{"epoch": each, "step": at, "seconds": seconds} for each, at, seconds in pauses]
     sums = [sum(steps[at : at + every]) for at in range(0, whole, every)]
     return trained([]).model_copy(
         update={
             "steps": len(steps),
             "training_s": sum(steps),
             "epochs": list(epochs),
-            "batches": Batches(every=every, seconds=sums, pauses=told),
+            "batches": Batches(every=every, seconds=sums, pauses=seen),
             **changes,
         }
     )
@@ -95,7 +95,7 @@ def test_the_wait_for_an_epochs_first_batch_is_a_stop_and_no_part_of_a_step() ->
 
 
 def test_a_slow_step_is_a_stop_where_it_was_taken() -> None:
-    """The fourteenth of all; the two around it, told in the same sum, were as the others."""
+    """The fourteenth of all; the two around it, reported in the same sum, were as the others."""
     steps = [0.01] * 13 + [2.0] + [0.01] * 6
     found = built(record(steps, [epoch(0), epoch(1)], every=2, pauses=[(1, 3, 2.0)]))
     (slow,) = [stop for stop in found.stops if stop.kind == SLOW]
@@ -110,7 +110,7 @@ def test_a_first_step_is_slow_for_what_its_wait_does_not_explain() -> None:
     assert (found.seconds(FIRST), found.seconds(SLOW)) == ([0.5], [1.0])
 
 
-def test_the_last_steps_that_no_sum_tells_are_there() -> None:
+def test_the_last_steps_that_no_sum_says_are_there() -> None:
     """Nineteen steps by two: the last took 0.7 s."""
     found = built(record([0.1] * 18 + [0.7], [epoch(0), epoch(1, steps=9)], every=2))
     assert found.stretches[-1].step_s == pytest.approx(0.7)
@@ -175,38 +175,38 @@ def test_nothing_is_lost_and_nothing_overlaps(
 STEADY = Timeline([Stretch(0.0, 10.0, 0.1)], [], training_s=10.0, drift=0.02)
 
 
-def told(*stops: tuple[str, float], **changes: Any) -> str:
+def seen(*stops: tuple[str, float], **changes: Any) -> str:
     found = replace(STEADY, stops=[Stop(kind, 0.0, each) for kind, each in stops], **changes)
     return timeline.describe_timeline("2 cores", found).replace("\u202f", " ")
 
 
-def test_the_pause_of_each_epoch_is_told_with_its_share() -> None:
-    assert told((FIRST, 0.2), (FIRST, 0.22), (FIRST, 0.18)) == (
+def test_the_pause_of_each_epoch_is_reported_with_its_share() -> None:
+    assert seen((FIRST, 0.2), (FIRST, 0.22), (FIRST, 0.18)) == (
         "2 cores: each epoch begins with a pause of 0.2 s: 6 % of the training."
     )
-    assert told((FIRST, 0.9), (FIRST, 0.05), (FIRST, 0.05)) == (
+    assert seen((FIRST, 0.9), (FIRST, 0.05), (FIRST, 0.05)) == (
         "2 cores: the first epoch begins with a pause of 0.9 s, a later one of 50 ms: 10 % of the "
         "training."
     )
-    assert told((FIRST, 0.9)).startswith("2 cores: the epoch begins with a pause of 0.9 s: 9 %")
+    assert seen((FIRST, 0.9)).startswith("2 cores: the epoch begins with a pause of 0.9 s: 9 %")
 
 
-def test_a_run_without_pauses_is_told_to_have_none() -> None:
+def test_a_run_without_pauses_is_asked_to_have_none() -> None:
     none = "2 cores: no pause takes 1 % of the training"
-    assert told() == told((FIRST, 0.01), (SLOW, 0.06)) == f"{none}."
-    assert told((EVALUATION, 0.5), (EVALUATION, 0.5), (CHECKPOINT, 0.2)) == (
+    assert seen() == seen((FIRST, 0.01), (SLOW, 0.06)) == f"{none}."
+    assert seen((EVALUATION, 0.5), (EVALUATION, 0.5), (CHECKPOINT, 0.2)) == (
         f"{none}; of the time since the first step 10 % is evaluation and 2 % is checkpoints."
     )
-    assert told(drift=0.2) == (
+    assert seen(drift=0.2) == (
         f"{none}; steps took 20% longer in the last third than in the first."
     )
 
 
 def test_single_slow_steps_are_counted_as_far_as_they_are_recorded() -> None:
-    assert told((SLOW, 0.3), (SLOW, 0.3)) == (
+    assert seen((SLOW, 0.3), (SLOW, 0.3)) == (
         "2 cores: 2 single steps of over ten times the median: 6 % of the training."
     )
-    assert "at least 200 single steps" in told(*[(SLOW, 0.02)] * 200)
+    assert "at least 200 single steps" in seen(*[(SLOW, 0.02)] * 200)
 
 
 def test_the_least_steady_run_is_shown_beside_the_others() -> None:
@@ -228,8 +228,8 @@ def test_the_least_steady_run_is_shown_beside_the_others() -> None:
     assert [each["run_id"] for each in steady.values()] == ["a"]
 
 
-def figure_of(**told: Timeline) -> Figure:
-    figure = timeline_figure(told)
+def figure_of(**seen: Timeline) -> Figure:
+    figure = timeline_figure(seen)
     assert figure is not None
     return figure
 
@@ -243,8 +243,8 @@ def test_a_panel_has_a_lane_for_each_kind_of_stop_each_as_wide_as_it_is_long() -
     assert steps.get_xlim() == lanes.get_xlim() == (0, one.ended_s)
     widths = [[path.get_extents().width for path in bars.get_paths()] for bars in lanes.collections]
     assert widths == [pytest.approx(each) for each in ([0.3, 0.2], [0.5, 0.5], [0.25, 0.25])]
-    told = [text.get_text().replace("\u202f", " ") for text in lanes.texts]
-    assert told == ["2 × 0.25 s", "2 × 0.5 s", "2 × 0.25 s"]
+    seen = [text.get_text().replace("\u202f", " ") for text in lanes.texts]
+    assert seen == ["2 × 0.25 s", "2 × 0.5 s", "2 × 0.25 s"]
     assert timeline_figure({}) is None
 
 

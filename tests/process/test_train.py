@@ -209,7 +209,7 @@ def test_two_ranks_compute_what_one_computes(
 
 
 def test_two_ranks_share_the_work_and_wait_for_each_other(two_ranks: list[dict[str, Any]]) -> None:
-    records = [told["record"] for told in two_ranks]
+    records = [seen["record"] for seen in two_ranks]
     assert [record["instances"] for record in records] == [2 * 750 * 5, 2 * 751 * 5]
     assert all(record["phases"]["sync_s"] > 0 for record in records)
     assert all(math.isfinite(record["counted_s"]) for record in records)
@@ -221,7 +221,7 @@ def test_a_rank_that_waits_for_the_others_checkpoint_is_not_training(
     two_ranks: list[dict[str, Any]],
 ) -> None:
     """The ranks take every step together, so their times differ by that wait or by very little."""
-    first, second = (told["record"]["epochs"][1]["training_s"] for told in two_ranks)
+    first, second = (seen["record"]["epochs"][1]["training_s"] for seen in two_ranks)
     assert abs(second - first) < SLOW_S / 2
 
 

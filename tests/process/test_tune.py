@@ -114,7 +114,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_runs() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.15])
-def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> None:
+def test_a_small_budget_is_kept_and_what_is_missing_is_reported(share: float) -> None:
     made = Grid(noise=0.02)
     hours = share * made.all_core_hours()
     step, runs = tuned(made, hours)
@@ -122,12 +122,12 @@ def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> Non
     assert step.verified or "the budget has no room" in step.why
 
 
-def test_a_budget_that_was_too_small_is_told_one_that_would_do() -> None:
+def test_a_budget_that_was_too_small_is_reported_one_that_would_do() -> None:
     made = Grid(noise=0.0)
     _, runs = tuned(made, 0.05 * made.all_core_hours())
-    told = enough(known_of(made.points, runs, Rules("knee", 0.05 * made.all_core_hours())))
-    assert told is not None
-    step, _ = tuned(made, 1.05 * told, trials=runs)
+    got = enough(known_of(made.points, runs, Rules("knee", 0.05 * made.all_core_hours())))
+    assert got is not None
+    step, _ = tuned(made, 1.05 * got, trials=runs)
     assert step.verified
     assert enough(known_of(made.points, [], Rules("knee", 1.0))) is None
 

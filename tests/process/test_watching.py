@@ -84,67 +84,67 @@ def test_an_array_is_summed_up_in_a_line(
     leave(paths, 0, "8_0")
     rows = [f"8_{n}|PENDING|Priority|2026-01-05T14:05:00||||0|0|" for n in range(2, 6)]
     fake_slurm.answer("squeue", "\n".join(["8_1|RUNNING|None|||0:03|node[1-2]|0|0|", *rows]))
-    told = printed(capsys, "status", paths.folder)
+    seen = printed(capsys, "status", paths.folder)
     assert (
         "array 8: 1 of 6 done, 1 running, 4 pending: waiting for higher-priority jobs (Priority)"
-        in told
+        in seen
     )
-    assert "the next expected on Jan 5 at 14:05" in told
-    assert "node[1-2], 3.00 s" in told
+    assert "the next expected on Jan 5 at 14:05" in seen
+    assert "node[1-2], 3.00 s" in seen
 
 
-def test_equal_failures_are_told_once_with_the_end_of_their_traceback(
+def test_equal_failures_are_reported_once_with_the_end_of_their_traceback(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = sent(paths)
     for number in range(4):
         leave(paths, number, f"8_{number}", **FAILED)
     fake_slurm.answer("squeue", "8_4|TIMEOUT|TimeLimit\n8_5|RUNNING|None\n")
-    told = printed(capsys, "status", "--failures", paths.folder)
-    assert "4 runs failed: rank 0: ValueError: bad row in load ValueError: bad runs" in told
-    assert "1 run timeout: Slurm job 8_4: TIMEOUT" in told
-    assert f"min; again with twice that: hpcncf retry {paths.folder} --escalate" in told
-    assert told.startswith(f"demo ({paths.folder})")
-    assert runs[4][:8] in told
+    seen = printed(capsys, "status", "--failures", paths.folder)
+    assert "4 runs failed: rank 0: ValueError: bad row in load ValueError: bad runs" in seen
+    assert "1 run timeout: Slurm job 8_4: TIMEOUT" in seen
+    assert f"min; again with twice that: hpcncf retry {paths.folder} --escalate" in seen
+    assert seen.startswith(f"demo ({paths.folder})")
+    assert runs[4][:8] in seen
 
 
-def test_an_error_that_a_user_can_mend_is_told_whole_and_without_a_traceback(
+def test_an_error_that_a_user_can_mend_is_reported_whole_and_without_a_traceback(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent(paths)
-    message = "train_rows.npy: not a whole array: prepare it again\ndata info tells more"
+    message = "train_rows.npy: not a whole array: prepare it again\ndata info says more"
     error = {"type": "DataError", "message": message, "traceback": ""}
     leave(paths, 0, "8_0", outcome="failed", error=error)
     ended(paths, fake_slurm, 256, "hpcncf: train_rows.npy: not a whole array\nsrun: error\n")
-    told = printed(capsys, "status", "--failures", paths.folder)
+    seen = printed(capsys, "status", "--failures", paths.folder)
     first, second = message.splitlines()
-    assert f"1 run failed: rank 0: DataError: {first} {second} runs " in told
-    assert "srun: error" not in told
-    assert "8_0_0_log.err" in told
+    assert f"1 run failed: rank 0: DataError: {first} {second} runs " in seen
+    assert "srun: error" not in seen
+    assert "8_0_0_log.err" in seen
     (job,) = json.loads(printed(capsys, "status", "--json", paths.folder))["jobs"]
     (failed,) = (each for each in job["failures"] if each["state"] == "failed")
     assert (failed["traceback"], failed["message"]) == ([], message)
 
 
-def test_where_a_command_failed_its_logs_end_tells(
+def test_where_a_command_failed_its_logs_end_says(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent(paths)
     error = {"type": "exit code", "message": "5", "traceback": ""}
     leave(paths, 0, "8_0", outcome="failed", error=error)
     ended(paths, fake_slurm, 1280, "KeyError: 'user'\n")
-    told = printed(capsys, "status", "--failures", paths.folder)
-    assert "1 run failed: rank 0: exit code: 5 KeyError: 'user' runs " in told
+    seen = printed(capsys, "status", "--failures", paths.folder)
+    assert "1 run failed: rank 0: exit code: 5 KeyError: 'user' runs " in seen
 
 
-def test_where_no_record_tells_the_logs_end_does(
+def test_where_no_record_says_the_logs_end_does(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent(paths)
     ended(paths, fake_slurm, 32512, "module: command not found\n\n")
-    told = printed(capsys, "status", "--failures", paths.folder)
-    assert "failed: Slurm job 8_0: FAILED (exit code 127) module: command not found" in told
-    assert "8_0_0_log.err" in told
+    seen = printed(capsys, "status", "--failures", paths.folder)
+    assert "failed: Slurm job 8_0: FAILED (exit code 127) module: command not found" in seen
+    assert "8_0_0_log.err" in seen
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_of_a_task_with_other_runs_a_killed_command_has_failed_at_once(
     assert status.states(paths, plan_of(paths))[0].state == "failed"
 
 
-def test_cores_that_cannot_be_used_are_told_loudly(
+def test_cores_that_cannot_be_used_are_reported_loudly(
     paths: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = plan_of(paths).runs[0]
@@ -204,20 +204,20 @@ def test_cores_that_cannot_be_used_are_told_loudly(
     for each in plan_of(paths).runs:
         if each.resources.world_size == 1:
             make_results.leave(paths, each, cores=fewer)
-    told = printed(capsys, "status", paths.folder)
-    assert "! only 1 of 5 allocated cores usable in 4 runs" in told
+    seen = printed(capsys, "status", paths.folder)
+    assert "! only 1 of 5 allocated cores usable in 4 runs" in seen
 
 
-def test_many_runs_are_told_by_numbers_unless_all_are_asked_for(
+def test_many_runs_are_reported_by_numbers_unless_all_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = make_results.demo(tmp_path, repeats=10)
     assert len(printed(capsys, "status", paths.folder)) < 200
-    told = printed(capsys, "status", "--all", paths.folder)
-    assert all(run.id[:8] in told for run in plan_of(paths).runs)
+    seen = printed(capsys, "status", "--all", paths.folder)
+    assert all(run.id[:8] in seen for run in plan_of(paths).runs)
 
 
-def test_json_tells_arrays_failures_and_slurms_words(
+def test_json_says_arrays_failures_and_slurms_words(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent(paths)
@@ -251,11 +251,11 @@ def test_packs_of_one_task_wait_for_packs(tmp_path: Path, fake_slurm: FakeSlurm)
     for number in (0, 1):
         begin(paths, number, "8_0")
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00|node1|0|0|\n")
-    told = [reason.partition(" in")[0] for state, reason in found(paths) if state == "pending"]
-    assert told == ["behind 1", "behind 1", "behind 2", "behind 2"]
+    seen = [reason.partition(" in")[0] for state, reason in found(paths) if state == "pending"]
+    assert seen == ["behind 1", "behind 1", "behind 2", "behind 2"]
 
 
-def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
+def test_a_run_of_a_task_says_its_own_time_and_not_its_jobs(
     paths: ResultPaths, fake_slurm: FakeSlurm
 ) -> None:
     sent(paths, per_task=3)
@@ -270,7 +270,7 @@ def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
 
 
 @pytest.mark.parametrize(
-    ("most", "epoch", "told"),
+    ("most", "epoch", "seen"),
     [
         (None, 0, "epoch 1/3 10 %"),
         (20, 0, "epoch 1/1 50 %"),
@@ -279,11 +279,11 @@ def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
     ],
 )
 def test_per_cent_are_of_the_steps_that_will_be_done(
-    paths: ResultPaths, most: int | None, epoch: int, told: str
+    paths: ResultPaths, most: int | None, epoch: int, seen: str
 ) -> None:
     run = plan_of(paths).runs[0]
     cut = run.model_copy(update={"training": run.training.model_copy(update={"max_steps": most})})
-    assert told in sentence(RunState(cut, "running", "", 1, [], at_work(epoch), []))
+    assert seen in sentence(RunState(cut, "running", "", 1, [], at_work(epoch), []))
 
 
 def at_work(epoch: int, **changes: Any) -> Progress:
@@ -305,8 +305,8 @@ def at_work(epoch: int, **changes: Any) -> Progress:
 
 def test_how_far_an_evaluation_is_can_be_seen(paths: ResultPaths) -> None:
     now = at_work(1, phase="evaluation", step=100, evaluated=0.346)
-    told = sentence(RunState(plan_of(paths).runs[0], "running", "", 1, [], now, []))
-    assert "evaluation, epoch 2/3 35 %" in told
+    seen = sentence(RunState(plan_of(paths).runs[0], "running", "", 1, [], now, []))
+    assert "evaluation, epoch 2/3 35 %" in seen
 
 
 def test_runs_whose_task_ended_before_their_turn_are_lost(
@@ -339,7 +339,7 @@ def test_a_job_started_by_hand_is_asked_for_too(paths: ResultPaths, fake_slurm: 
     assert found(paths)[0][0] == "out_of_memory"
 
 
-def test_a_requeued_run_tells_how_often_and_how_far_it_was(
+def test_a_requeued_run_says_how_often_and_how_far_it_was(
     paths: ResultPaths, fake_slurm: FakeSlurm
 ) -> None:
     sent(paths)
@@ -348,7 +348,7 @@ def test_a_requeued_run_tells_how_often_and_how_far_it_was(
     assert found(paths)[0] == ("pending", "requeued 2 times")
 
 
-def test_slurm_that_does_not_answer_leaves_unknown_what_records_do_not_tell(
+def test_slurm_that_does_not_answer_leaves_unknown_what_records_do_not_say(
     paths: ResultPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(paths)
@@ -365,7 +365,7 @@ def test_slurm_that_does_not_answer_leaves_unknown_what_records_do_not_tell(
     assert "Unable to contact slurm controller" in states[1][1]
 
 
-def test_waiting_ends_where_nobody_can_tell(
+def test_waiting_ends_where_nobody_can_say(
     paths: ResultPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = sent(paths)
@@ -402,5 +402,5 @@ def test_watching_a_log_ends_when_nothing_is_under_way(
     paths: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_results.complete(paths)
-    told = printed(capsys, "status", "--watch", "1", paths.folder)
-    assert told.count("6 runs: 6 completed") == 1
+    seen = printed(capsys, "status", "--watch", "1", paths.folder)
+    assert seen.count("6 runs: 6 completed") == 1

@@ -93,8 +93,8 @@ def test_a_complete_run_is_run_again_only_when_asked(
     assert "complete already" not in capsys.readouterr().err
     assert cli.main(["train", str(job)]) == 0
     [run] = runs(job)
-    told = f"run {run.id} is complete and is not run again. Use --again to run it once more\n"
-    assert capsys.readouterr().err == told
+    seen = f"run {run.id} is complete and is not run again. Use --again to run it once more\n"
+    assert capsys.readouterr().err == seen
     assert not attempt_of(run, 2).folder.exists()
     assert main([str(job), "--again"]) == 0
     assert rank_of(run, attempt=2).outcome == "completed"
@@ -125,9 +125,9 @@ def test_which_of_several_runs_must_be_said(
 ) -> None:
     write_job(job.parent, data, "[1, 2]")
     assert main([str(job)]) == 2
-    told = capsys.readouterr().err
+    seen = capsys.readouterr().err
     for run in runs(job):
-        assert f"{run.id}  tasks_per_node={run.resources.tasks_per_node} repeat=0" in told
+        assert f"{run.id}  tasks_per_node={run.resources.tasks_per_node} repeat=0" in seen
     assert not Path("results").exists()
 
 
@@ -136,8 +136,8 @@ def test_a_run_of_two_ranks_is_not_begun_with_one(
 ) -> None:
     write_job(job.parent, data, "[2]")
     assert main([str(job)]) == 2
-    assert "planned for 2 ranks" in (told := capsys.readouterr().err)
-    assert "torchrun --nnodes 1 --nproc-per-node 2" in told
+    assert "planned for 2 ranks" in (seen := capsys.readouterr().err)
+    assert "torchrun --nnodes 1 --nproc-per-node 2" in seen
 
 
 def test_ranks_spread_over_other_nodes_than_planned_are_refused(
@@ -147,8 +147,8 @@ def test_ranks_spread_over_other_nodes_than_planned_are_refused(
         monkeypatch.setenv(name, str(value))
     settings = ["-s", "resources.nodes=2", "-s", "resources.tasks_per_node=2"]
     assert main([str(job), *settings]) == 2
-    told = capsys.readouterr().err
-    assert "(nodes 2 x tasks_per_node 2), started with 4, 4 of them on this node" in told
+    seen = capsys.readouterr().err
+    assert "(nodes 2 x tasks_per_node 2), started with 4, 4 of them on this node" in seen
 
 
 def test_a_run_that_another_process_holds_is_not_begun(
@@ -210,7 +210,7 @@ def test_a_failing_run_leaves_a_record_that_says_why(
     assert "the loss became nan" in capsys.readouterr().err
 
 
-def test_data_that_is_damaged_is_told_by_status_as_the_rank_told_it(
+def test_data_that_is_damaged_is_reported_by_status_as_the_rank_reported_it(
     job: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moved = shutil.copytree(data, tmp_path / "moved")
@@ -220,10 +220,10 @@ def test_data_that_is_damaged_is_told_by_status_as_the_rank_told_it(
     assert main([str(job)]) == 1
     capsys.readouterr()
     assert cli.main(["status", "--failures", "results/small"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"1 run failed: rank 0: DataError: {rows}: not a complete .npy array" in told
-    assert "Traceback" not in told
-    assert "line " not in told
+    seen = " ".join(capsys.readouterr().out.split())
+    assert f"1 run failed: rank 0: DataError: {rows}: not a complete .npy array" in seen
+    assert "Traceback" not in seen
+    assert "line " not in seen
 
 
 def test_data_made_anew_since_the_plan_is_refused(job: Path, data: Path, tmp_path: Path) -> None:
@@ -247,13 +247,13 @@ def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(job: Pat
     try:
         wait_for(checkpoint.exists, process)
         process.send_signal(number)
-        _, told = process.communicate(timeout=120)
+        _, seen = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 128 + number
     record = rank_of(run)
     assert (record.outcome, record.exit_code) == ("stopped", 128 + number)
-    assert f"stopped by {number.name}".encode() in told
+    assert f"stopped by {number.name}".encode() in seen
     assert record.training.epochs
     assert checkpoint.exists()
 
@@ -276,10 +276,10 @@ def test_the_next_attempt_resumes_and_lists_every_epoch(job: Path) -> None:
 
 def test_the_summary_of_hpcncf_train_says_what_was_reached(job: Path) -> None:
     assert main([str(job)]) == 0
-    told = summary(rank_of(runs(job)[0]))
+    seen = summary(rank_of(runs(job)[0]))
     for part in ("completed in", "epochs 2, loss 0.", "instances/s", "HR@10 0.", "CPU efficiency"):
-        assert part in told
-    assert re.search(r"NDCG@10 0\.\d{3}, evaluated in [\d.]+ s\n", told)
+        assert part in seen
+    assert re.search(r"NDCG@10 0\.\d{3}, evaluated in [\d.]+ s\n", seen)
 
 
 def test_hpcncf_train_is_the_same_by_hand_and_says_what_came_out(
@@ -288,11 +288,11 @@ def test_hpcncf_train_is_the_same_by_hand_and_says_what_came_out(
     [run] = runs(job)
     assert cli.main(["train", str(job), "--run", run.id]) == 0
     assert rank_of(run).outcome == "completed"
-    told = capsys.readouterr().out
-    assert f"record: {attempt_of(run).rank(0)}\n" in told
-    assert told.endswith("look with: hpcncf report results/small\n")
+    seen = capsys.readouterr().out
+    assert f"record: {attempt_of(run).rank(0)}\n" in seen
+    assert seen.endswith("look with: hpcncf report results/small\n")
     for figure in ("loss 0.", "HR@10 0.", "instances/s", "CPU efficiency"):
-        assert figure in told
+        assert figure in seen
 
 
 def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
@@ -382,12 +382,12 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
     try:
         wait_for(trains, first)
         second.kill()
-        _, told = first.communicate(timeout=120)
+        _, seen = first.communicate(timeout=120)
     finally:
         first.kill()
         second.kill()
     assert first.returncode == 1
-    assert told.count(b"another rank ended while this one waited for it") == 1
+    assert seen.count(b"another rank ended while this one waited for it") == 1
     record = rank_of(run)
     assert record.outcome == "failed"
     lost = f"rank 1 (process {second.pid} on {os.uname().nodename}) is gone and left no record"

@@ -51,7 +51,7 @@ def start(asked: argparse.Namespace) -> int:
         for each in SIGNALS:  # an impatient second one would leave half of it behind
             signal.signal(each, signal.SIG_IGN)
         if isinstance(error, ClusterError):
-            _tell_logs(folder)
+            _print_logs(folder)
         take_down(folder)
         raise
     print(f"{len(NODES)} nodes up after {time.monotonic() - began:.1f} s, {_held(settings)}")
@@ -105,7 +105,7 @@ def take_down(folder: Path) -> None:
             folder.rmdir()
 
 
-def _tell_logs(folder: Path) -> None:
+def _print_logs(folder: Path) -> None:
     for log in sorted(folder.glob("log/*.log")):
         lines = log.read_text(errors="replace").splitlines()[-5:]
         sys.stderr.write(f"--- {log.name}\n" + "".join(f"{line}\n" for line in lines))
@@ -185,8 +185,8 @@ def arguments() -> argparse.ArgumentParser:
     start.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct is mute")
     start.add_argument("--cpus", type=int, help="of each node; more than there are bind no job")
     start.add_argument("--max-array-size", type=int, default=1001, help="Slurm's own is 1001")
-    for verb, (_, told) in VERBS.items():
-        verbs.add_parser(verb, parents=[where], help=told)
+    for verb, (_, seen) in VERBS.items():
+        verbs.add_parser(verb, parents=[where], help=seen)
     acting = verbs.add_parser("as", parents=[where], help="type a command as one of two people")
     acting.add_argument("name", choices=people.PEOPLE)
     acting.add_argument("command", nargs="+")

@@ -77,7 +77,7 @@ class Cluster:
         self._control("slurmctld", fault)
 
     def dbd(self, fault: Literal["stop", "start", "restart"]) -> None:
-        """Without it sacct says nothing; what ends meanwhile, slurmctld tells it later."""
+        """Without it sacct says nothing; what ends meanwhile, slurmctld reports it later."""
         self._control("dbd", fault)
 
     @property
@@ -97,7 +97,7 @@ class Cluster:
 
 
 def eventually(happened: Callable[[], bool], shown: object = "") -> None:
-    """Slurm's accounting tells of a job some seconds after its end. To ask takes no more than a
+    """Slurm's accounting says of a job some seconds after its end. To ask takes no more than a
     third of the time: `hpcncf status`, again and again, takes a core from the runs."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -208,15 +208,15 @@ class User:
         """The runs as soon as their states are what is waited for."""
         runs: list[dict[str, Any]] = []
 
-        def told() -> bool:
+        def got() -> bool:
             runs[:] = self.runs()
             return seen([run["state"] for run in runs])
 
-        eventually(told, runs)
+        eventually(got, runs)
         return runs
 
     def begins(self) -> list[dict[str, Any]]:
-        """The runs once all have told how far they are, and status that they run."""
+        """The runs once all have reported how far they are, and status that they run."""
         expected = len(self.runs())
         eventually(lambda: len(self.records("progress.json")) == expected)
         return self.waits(lambda states: set(states) == {"running"})
@@ -245,8 +245,8 @@ class User:
         queue = self.cluster.attempt("squeue", "--long").stdout
         runs = sorted(self.folder.glob("results/*/runs/*/attempt-*/progress.json"))
         logs = sorted(self.folder.glob("results/*/slurm-*/*_log.err"))
-        told = (f"--- {file.relative_to(self.folder)}\n{file.read_text()}" for file in runs + logs)
-        return "\n".join([queue, *told])
+        got = (f"--- {file.relative_to(self.folder)}\n{file.read_text()}" for file in runs + logs)
+        return "\n".join([queue, *got])
 
 
 def user_of(cluster: Cluster, folder: Path) -> User:

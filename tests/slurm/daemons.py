@@ -67,15 +67,15 @@ def start_slurmdbd(settings: Settings) -> None:
 
 
 def enroll(settings: Settings) -> None:
-    """Tell the accounting of the cluster, and of the limits that a user may choose to have."""
-    told = [
+    """Register the cluster with its accounting, and the limits that a user may choose to have."""
+    seen = [
         ["add", "cluster", network.bridge(Path(settings.folder))],
         ["add", "qos", FEW, f"MaxSubmitJobsPerUser={FEW_JOBS}"],
         ["modify", "account", "root", "set", f"qos+={FEW}"],
         ["add", "account", people.GROUP[0]],
         ["add", "user", *people.PEOPLE, f"account={people.GROUP[0]}"],
     ]
-    for words in told:
+    for words in seen:
         parts.run(["sacctmgr", "-i", "-Q", *words], os.environ | settings.environment)
 
 

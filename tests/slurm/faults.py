@@ -33,7 +33,7 @@ def boot(settings: Settings, node: str) -> None:
 
 
 def kill_slurmd(settings: Settings, node: str) -> None:
-    """Its jobs run on, without anybody to tell of them."""
+    """Its jobs run on, without anybody to say of them."""
     os.kill(_slurmd(settings, node) or _missing(f"{node}'s slurmd"), signal.SIGKILL)
     parts.wait(f"the end of {node}'s slurmd", lambda: _slurmd(settings, node) is None)
 
@@ -41,7 +41,7 @@ def kill_slurmd(settings: Settings, node: str) -> None:
 def start_slurmd(settings: Settings, node: str) -> None:
     if _slurmd(settings, node):
         raise ClusterError(f"{node}'s slurmd runs already")
-    # Told by this signal, process 1 of the node starts it, inside its namespaces and cgroup.
+    # At this signal, process 1 of the node starts it, inside its namespaces and cgroup.
     os.kill(parts.first(Path(settings.folder), node), signal.SIGHUP)
     parts.wait(f"{node}'s slurmd", lambda: _slurmd(settings, node) is not None)
 

@@ -24,7 +24,7 @@ PATH: Final = f"{_FIRST}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 class ClusterError(Exception):
-    """What the one who starts a cluster is told."""
+    """What the one who starts a cluster needs to know."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,6 @@ def acting(folder: Path, who: str, command: Sequence[str]) -> list[str]:
     """The command as one of them types it, who lets the group write."""
     become = ["setpriv", f"--reuid={who}", f"--regid={GROUP[0]}", "--init-groups"]
     shell = ["sh", "-c", 'umask 002 && exec "$@"', "sh"]
-    told = ["env", f"HOME={home(folder, who)}", f"USER={who}", f"LOGNAME={who}"]
-    inside = known_to(folder, [*become, *told, *shell, *command])
+    seen = ["env", f"HOME={home(folder, who)}", f"USER={who}", f"LOGNAME={who}"]
+    inside = known_to(folder, [*become, *seen, *shell, *command])
     return ["unshare", "--mount", *inside]

@@ -51,9 +51,9 @@ def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     assert float(row["slurm_cpu_s"]) > 18
     assert float(row["slurm_max_rss_mib"]) > 50
     said = user.cluster.run("sacct", "-P", "-j", row["slurm_job_id"], f"--format={FIELDS}")
-    (told,) = read_text(said).jobs
-    assert told.cpu_s == pytest.approx(float(row["slurm_cpu_s"]), rel=0.1)
-    assert told.elapsed_s is not None
-    assert told.elapsed_s >= float(row["slurm_elapsed_s"]), "of the job, and not of its step"
-    assert told.cores_used == pytest.approx(told.cpu_s / told.elapsed_s)
-    assert told.memory_mib == pytest.approx(2 * float(row["slurm_max_rss_mib"]))
+    (seen,) = read_text(said).jobs
+    assert seen.cpu_s == pytest.approx(float(row["slurm_cpu_s"]), rel=0.1)
+    assert seen.elapsed_s is not None
+    assert seen.elapsed_s >= float(row["slurm_elapsed_s"]), "of the job, and not of its step"
+    assert seen.cores_used == pytest.approx(seen.cpu_s / seen.elapsed_s)
+    assert seen.memory_mib == pytest.approx(2 * float(row["slurm_max_rss_mib"]))

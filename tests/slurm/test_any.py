@@ -49,10 +49,10 @@ def test_a_grid_of_a_users_own_program_over_two_nodes(user: User) -> None:
     assert states == {"well": "completed", "fail": "failed", "wait": "cancelled"}
 
     attempt = user.folder / "results/own/runs" / by_mode["well"]["id"] / "attempt-1"
-    told = [json.loads((attempt / f"output/rank-{rank}").read_text()) for rank in range(4)]
-    assert [value for value, _, _ in told] == [VALUE] * 4
-    assert len({master for _, master, _ in told}) == 1
-    assert len({node for _, _, node in told}) == 2
+    seen = [json.loads((attempt / f"output/rank-{rank}").read_text()) for rank in range(4)]
+    assert [value for value, _, _ in seen] == [VALUE] * 4
+    assert len({master for _, master, _ in seen}) == 1
+    assert len({node for _, _, node in seen}) == 2
     assert not list(user.folder.rglob("broken-out"))
     assert user.attempt("report", "results/own").returncode in (0, 3)
     with (user.folder / "results/own/tables/runs.csv").open(newline="") as lines:

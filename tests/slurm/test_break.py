@@ -69,8 +69,8 @@ def test_where_slurmd_is_killed_nothing_is_taken_for_done(
     breakable.kill_slurmd(node)
     eventually(lambda: "down" in breakable.run("sinfo", "-hNo%T", f"--nodes={node}"))
     trains(user, attempt=2)
-    told = {each["attempt"]: each["outcome"] for each in records(user, "rank-*.json")}
-    assert told.get(1) != "completed"
+    seen = {each["attempt"]: each["outcome"] for each in records(user, "rank-*.json")}
+    assert seen.get(1) != "completed"
     user.types("cancel", "--all", "results/tiny")
 
 
@@ -120,7 +120,7 @@ def _waits_for_room(user: User) -> bool:
 
 
 @pytest.mark.slow
-def test_of_a_rank_that_stands_still_the_others_tell_when_warned(
+def test_of_a_rank_that_stands_still_the_others_say_when_warned(
     user: User, tiny_data: Path
 ) -> None:
     two = ("resources.tasks_per_node=2", "training.epochs=4", OFTEN)

@@ -66,9 +66,9 @@ def test_accounting_knows_what_ran(cluster: Cluster) -> None:
     wanted = {f"{job}|COMPLETED|1", f"{job}.0|COMPLETED|1"}
     eventually(lambda: wanted <= set(cluster.run(*asked).splitlines()))
     for form in ([], ["--long"], ["--long", "--parsable"], [f"--format={FIELDS}", "-P"]):
-        (told,) = read_text(cluster.run("sacct", "-j", job, *form)).jobs
-        assert (told.id, told.state, told.cores) == (job, "COMPLETED", 1), form
-        assert (told.elapsed_s is not None) == bool(form)
+        (seen,) = read_text(cluster.run("sacct", "-j", job, *form)).jobs
+        assert (seen.id, seen.state, seen.cores) == (job, "COMPLETED", 1), form
+        assert (seen.elapsed_s is not None) == bool(form)
 
 
 def test_a_node_that_crashed_boots_and_works_again(breakable: Cluster) -> None:

@@ -30,12 +30,12 @@ def test_runs_of_one_job_have_cores_of_their_own_and_are_requeued_once(
     assert {run["state"] for run in user.runs()} == {"running"}
     user.cluster.run("scancel", "--signal=USR2", job)
     assert {run["state"] for run in user.ends()} == {"completed"}
-    told = user.records("rank-0.json")
-    assert sorted(each["outcome"] for each in told) == ["completed", "completed"] + ["stopped"] * 2
-    assert {each["slurm_job_id"] for each in told} == {job}
+    seen = user.records("rank-0.json")
+    assert sorted(each["outcome"] for each in seen) == ["completed", "completed"] + ["stopped"] * 2
+    assert {each["slurm_job_id"] for each in seen} == {job}
     for attempt in (1, 2):
-        cpus = [each["cores"]["cpus"] for each in told if each["attempt"] == attempt]
+        cpus = [each["cores"]["cpus"] for each in seen if each["attempt"] == attempt]
         assert [len(each) for each in cpus] == [1, 1]
         assert cpus[0] != cpus[1]
-    assert all(len(each["packed"]["runs"]) == 2 for each in told)
+    assert all(len(each["packed"]["runs"]) == 2 for each in seen)
     assert {each["slurm_restart"] for each in user.records("claim.json")} == {0, 1}

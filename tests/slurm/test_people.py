@@ -18,7 +18,7 @@ GRID = "grid: {training.lr: [0.001, 0.002]}\n"
 
 
 def at_once(people: list[User], *words: str) -> list[str]:
-    """What each is told."""
+    """What each is reported."""
 
     def types(one: User) -> subprocess.CompletedProcess[str]:
         return one.attempt(*words)

@@ -30,7 +30,7 @@ def submitted(user: User, data: Path, *words: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize(
-    ("site", "setting", "told"),
+    ("site", "setting", "seen"),
     [
         ("partition: short", "resources.timeout_min=60", "partition short allows 5 min"),
         ("partition: cpu", "resources.nodes=9", "requests 9 nodes"),
@@ -42,12 +42,12 @@ def submitted(user: User, data: Path, *words: str) -> subprocess.CompletedProces
     ],
 )
 def test_what_would_wait_for_ever_is_refused_and_nothing_is_written(
-    user: User, tiny_data: Path, site: str, setting: str, told: str
+    user: User, tiny_data: Path, site: str, setting: str, seen: str
 ) -> None:
     (user.folder / "site.yaml").write_text(f"{site}\n")
     done = submitted(user, tiny_data, "-s", setting)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert seen in done.stderr
     assert not (user.folder / "results").exists()
     assert user.cluster.run("squeue", "--noheader") == ""
 
@@ -86,7 +86,7 @@ def private_results() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_results_that_the_node_does_not_see_are_told(
+def test_results_that_the_node_does_not_see_are_reported(
     user: User, tiny_data: Path, private_results: Path
 ) -> None:
     done = submitted(user, tiny_data, "--check-node", "--results", str(private_results))
@@ -95,7 +95,7 @@ def test_results_that_the_node_does_not_see_are_told(
     assert "--results DIR. Nothing is submitted" in done.stderr
 
 
-def test_a_python_that_the_node_does_not_have_is_told(user: User, tiny_data: Path) -> None:
+def test_a_python_that_the_node_does_not_have_is_reported(user: User, tiny_data: Path) -> None:
     (user.folder / "env/bin").mkdir(parents=True)
     (user.folder / "env/bin/activate").write_text("")
     (user.folder / "site.yaml").write_text(f"venv: {user.folder}/env\n")
@@ -104,7 +104,7 @@ def test_a_python_that_the_node_does_not_have_is_told(user: User, tiny_data: Pat
     assert f"cannot start Python: {user.folder}/env/bin/python: No such file" in done.stderr
 
 
-def test_data_that_the_node_does_not_see_is_told(user: User, tiny_data: Path) -> None:
+def test_data_that_the_node_does_not_see_is_reported(user: User, tiny_data: Path) -> None:
     data = shutil.copytree(tiny_data, user.folder / "data")
     (user.folder / "site.yaml").write_text(f"setup: ['mv {data} {data}.elsewhere']\n")
     done = submitted(user, data, "--check-node")
@@ -166,5 +166,5 @@ def test_an_edit_between_submission_and_start_is_in_the_record(user: User) -> No
     release(user)
     assert [run["state"] for run in user.ends()] == ["completed"]
     (rank,) = user.records("rank-*.json")
-    (told,) = [text for text in rank["warnings"] if "changed after this run was submitted" in text]
-    assert f"the checkout ({user.folder}" in told
+    (seen,) = [text for text in rank["warnings"] if "changed after this run was submitted" in text]
+    assert f"the checkout ({user.folder}" in seen

@@ -80,10 +80,10 @@ def test_a_step_that_is_bound_to_fewer_cores_says_so_everywhere(
     [rank] = completed(user, tiny_data, "resources.cpus_per_task=2")
     assert (rank["cores"]["allocated"], rank["cores"]["usable"]) == (2, 1)
     assert rank["training"]["threads"] == 1
-    told = "only 1 of 2 allocated cores could be used"
-    assert any(told in warning and "--cpu-bind" in warning for warning in rank["warnings"])
+    seen = "only 1 of 2 allocated cores could be used"
+    assert any(seen in warning and "--cpu-bind" in warning for warning in rank["warnings"])
     logs = [log.read_text() for log in user.folder.glob("results/*/slurm-*/*.err")]
-    assert any(f"WARNING: rank 0: {told}" in log for log in logs)
+    assert any(f"WARNING: rank 0: {seen}" in log for log in logs)
     assert "only 1 of 2 allocated cores" in user.types("status", "results/tiny")
     user.types("collect", "results/tiny")
     with (user.folder / "results/tiny/tables/runs.csv").open(newline="") as lines:
@@ -92,7 +92,7 @@ def test_a_step_that_is_bound_to_fewer_cores_says_so_everywhere(
 
 
 @pytest.mark.parametrize("binding", ["--exact", "--cpu-bind=cores"])
-def test_an_srun_without_its_cores_is_told_by_the_rank(
+def test_an_srun_without_its_cores_is_reported_by_the_rank(
     user: User, tiny_data: Path, binding: str
 ) -> None:
     """As someone writes it by hand; Slurm 22.05 and 23.02 walk into the trap."""

@@ -1,4 +1,4 @@
-"""What ran out of memory is told at once and sent again with more, on a real Slurm."""
+"""What ran out of memory is reported at once and sent again with more, on a real Slurm."""
 
 from __future__ import annotations
 

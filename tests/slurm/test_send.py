@@ -1,4 +1,4 @@
-"""What fits is submitted and the rest is told; nothing is lost and nothing sent twice."""
+"""What fits is submitted and the rest is reported; nothing is lost and nothing sent twice."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def limited(cluster: Cluster, most: int) -> None:
     asked = ["where", "name=root", "account=root", "set", f"maxsubmitjobs={most}"]
     cluster.run("sacctmgr", "-i", "modify", "user", *asked)
     shown = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc", "users=root"]
-    told = re.compile(r" UserName=root\(0\) .* MaxSubmitJobs=(\d*)")
+    seen = re.compile(r" UserName=root\(0\) .* MaxSubmitJobs=(\d*)")
     wanted = [str(most) if most >= 0 else ""]
-    # slurmdbd tells slurmctld a moment later.
-    eventually(lambda: told.findall(cluster.run(*shown)) == wanted)
+    # slurmdbd informs slurmctld a moment later.
+    eventually(lambda: seen.findall(cluster.run(*shown)) == wanted)
 
 
 def test_five_thousand_runs_are_submitted_in_few_calls(user: User, tiny_data: Path) -> None:

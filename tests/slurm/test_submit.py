@@ -94,7 +94,7 @@ def test_a_job_that_ends_before_its_ranks_start_is_a_failure(user: User, tiny_da
     assert "7" in run["reason"]
 
 
-def test_a_rank_that_is_killed_is_told_at_once_and_submitted_again_to_another_node(
+def test_a_rank_that_is_killed_is_reported_at_once_and_submitted_again_to_another_node(
     user: User, tiny_data: Path
 ) -> None:
     """Its last words are fresh for two minutes; Slurm knows better."""
@@ -138,7 +138,7 @@ def test_a_requeued_run_goes_on_where_its_checkpoint_was(user: User, tiny_data: 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_without_accounting_records_tell_and_squeue_how_a_job_ended(
+def test_without_accounting_records_say_and_squeue_how_a_job_ended(
     tiny_data: Path, tmp_path: Path
 ) -> None:
     with started("--no-accounting") as cluster:

@@ -44,8 +44,8 @@ def trains(user: User, attempt: int = 1) -> None:
     """Wait until it has trained a while: that it is in mid-epoch is likely, and not needed."""
 
     def seen() -> bool:
-        told = records(user, "progress.json")
-        return any(each["attempt"] == attempt and each["step"] > 0 for each in told)
+        got = records(user, "progress.json")
+        return any(each["attempt"] == attempt and each["step"] > 0 for each in got)
 
     eventually(seen)
 
@@ -85,11 +85,11 @@ def same_bits(user: User, killed: bool = False) -> None:
     again what it did after its last checkpoint."""
     ends(user, "whole")
     whole, cut = records(user, "rank-0.json", "whole"), records(user, "rank-0.json")
-    told = ("epoch", "steps", "instances", "loss", "hr10", "ndcg10")
+    got = ("epoch", "steps", "instances", "loss", "hr10", "ndcg10")
     for key in ("model_sha256", "baseline"):
         assert cut[-1]["training"][key] == whole[0]["training"][key]
     theirs, ours = (
-        [{key: epoch[key] for key in told} for epoch in each["training"]["epochs"]]
+        [{key: epoch[key] for key in got} for epoch in each["training"]["epochs"]]
         for each in (whole[0], cut[-1])
     )
     assert ours == theirs
@@ -149,7 +149,7 @@ def ranks_of(user: User) -> list[psutil.Process]:
     return found
 
 
-def test_of_a_killed_rank_the_others_tell_at_once(user: User, tiny_data: Path) -> None:
+def test_of_a_killed_rank_the_others_say_at_once(user: User, tiny_data: Path) -> None:
     submits(user, tiny_data, "training.epochs=1000", "resources.tasks_per_node=2")
     trains(user)
     ranks = {rank.environ().get("SLURM_PROCID"): rank for rank in ranks_of(user)}
@@ -185,9 +185,9 @@ def test_several_runs_in_one_task_go_on_where_they_were_stopped(
     (job,) = {each["slurm_job_id"] for each in records(user, "claim.json")}
     user.cluster.run("scancel", "--signal=USR2", job)
     assert {run["state"] for run in user.ends()} == {"completed"}
-    told = sorted((each["run_id"], each["attempt"]) for each in records(user, "rank-0.json"))
-    assert len(told) in (4, 5), "one was stopped, in its start or later"
-    assert len({run for run, _ in told}) == 3
+    got = sorted((each["run_id"], each["attempt"]) for each in records(user, "rank-0.json"))
+    assert len(got) in (4, 5), "one was stopped, in its start or later"
+    assert len({run for run, _ in got}) == 3
     assert {each["slurm_job_id"] for each in records(user, "rank-0.json")} == {job}
 
 

@@ -35,7 +35,7 @@ def by_element(user: User) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_each_way_to_end_is_told_apart(user: User) -> None:
+def test_each_way_to_end_is_distinguished(user: User) -> None:
     """Out of memory, cancelled by somebody, killed, ended well without a record."""
     hog = 'python3 -c "x = bytearray(900 << 20)"'
     user_site = user.folder / "site.yaml"
@@ -66,8 +66,8 @@ def test_what_waits_says_why(user: User) -> None:
     (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
     user.submits(job(2))
     eventually(lambda: "held by its user" in str(user.runs()[0]["reason"]))
-    told = " ".join(user.types("status").split())
-    assert "0 of 2 done, 2 pending: held by its user" in told
+    seen = " ".join(user.types("status").split())
+    assert "0 of 2 done, 2 pending: held by its user" in seen
     user.types("cancel", "--all", "results/tiny")
     assert {run["state"] for run in user.ends()} == {"cancelled"}
     eventually(lambda: not user.cluster.run("squeue", "--noheader", "--me"))

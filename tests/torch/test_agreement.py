@@ -1,4 +1,4 @@
-"""How often ranks ask one another, and what one of them alone is told."""
+"""How often ranks ask one another, and what one of them alone is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_after_some_rounds_of_equal_steps_it_is_half_a_second(step_s: float) -> 
     assert 0.25 < every * step_s <= 0.5 + step_s
 
 
-def test_a_rank_alone_is_told_after_the_very_step() -> None:
+def test_a_rank_alone_is_reported_after_the_very_step() -> None:
     stop = Request()
     alone = Agreement(1, torch.device("cpu"), stop, checkpoint_every_min=0)
     assert alone.after_step(last=False) is None

@@ -1,4 +1,4 @@
-"""The loader alone: what is timed, and what is told of it."""
+"""The loader alone: what is timed, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_each_way_to_load_is_timed_once(
 ) -> None:
     command = ["data", "bench", str(job_file(GRID)), "--seconds", "0.05"]
     assert main([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [each["loader"] for each in told] == ["per_sample", "vectorized"]
-    for each in told:
+    seen = json.loads(capsys.readouterr().out)
+    assert [each["loader"] for each in seen] == ["per_sample", "vectorized"]
+    for each in seen:
         assert each["positives"] == 100
         assert each["instances"] == pytest.approx(500 * each["batches"], rel=0.2)
         assert each["seconds"] >= 0.05
@@ -34,7 +34,7 @@ def test_each_way_to_load_is_timed_once(
     assert capsys.readouterr().out.splitlines()[1].startswith("per_sample")
 
 
-def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
+def test_ways_that_differ_in_one_setting_of_the_workers_are_distinguished(
     job_file: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -44,8 +44,8 @@ def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
     asked = ["data", "bench", job, "--seconds", "0.05", "-s", "training.num_workers=1"]
     given = ["-s", "training.loader=batched", "-s", "training.prefetch_factor=3"]
     assert main([*asked, *given]) == 0
-    told = [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert told == [
+    seen = [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert seen == [
         "batched, 1 worker, persistent_workers false, prefetch_factor 3",
         "batched, 1 worker, prefetch_factor 3",
     ]
@@ -53,8 +53,8 @@ def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
 
 def test_an_epoch_of_one_batch_is_gone_through_again(tiny_data: Path) -> None:
     data = load_prepared(tiny_data)
-    told = measure_loader(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)
-    assert told.instances == told.batches * data.manifest.train_rows * 5
+    seen = measure_loader(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)
+    assert seen.instances == seen.batches * data.manifest.train_rows * 5
 
 
 def test_where_nothing_loads_batches_it_is_said(

@@ -43,7 +43,7 @@ def test_a_gpus_floor_is_by_its_bytes_and_by_its_launches() -> None:
     assert line == "| 256 | eager | 100.0 | 12,800,000 | 50 | 2.0 | 50.0 |"
 
 
-def test_a_gpus_goals_are_told_with_what_was_found() -> None:
+def test_a_gpus_goals_are_reported_with_what_was_found() -> None:
     goals, eager, graph = benchmark("gpu").goals, "eager", "`cuda_graph`"
     steps = {(256, eager): 9e-4, (256, graph): 9e-5, (65_536, eager): 3e-3, (65_536, graph): 4e-3}
     epochs = {(256, eager): 12.8, (256, graph): 1.6, (65_536, graph): 0.2}
@@ -298,9 +298,9 @@ def test_a_made_table_has_the_rows_it_is_said_to_have(tmp_path: Path) -> None:
 def test_misses_stand_before_all_programs_and_a_failed_one_is_one() -> None:
     programs = benchmark("programs")
     place = {"line": 3, "source": "draw(`x` | y)"}
-    told = {"primary": {"cause": "python_input", "places": [place]}, "verdict": "ill"}
+    seen = {"primary": {"cause": "python_input", "places": [place]}, "verdict": "ill"}
     expected = {"cause": ["python_input"], "line": "draw("}
-    right = programs.judge("right.py", expected, told, 9.0)
+    right = programs.judge("right.py", expected, seen, 9.0)
     wrong = programs.judge("wrong.py", {"cause": []}, programs.failed(ValueError("why")), 2.0)
     page = list(programs.page([right, wrong]))
     assert page[0].startswith("Causes right: 1 of 2. Lines right: 1 of 1. False alarms: 1 of 1")

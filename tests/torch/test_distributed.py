@@ -36,19 +36,19 @@ def test_cores_are_shared_with_ranks_on_the_same_cpus_and_under_one_quota(
 
 
 @pytest.mark.parametrize(
-    ("mine", "node", "wanted", "told"),
+    ("mine", "node", "wanted", "seen"),
     [
         ([0], [[0], [1]], 1, False),
         ([0, 1], [[0, 1], [0, 1]], 1, False),
         ([0], [[0]] * 4, 1, True),  # --overcommit
         ([0, 1], [[0, 1], [0, 1]], 2, True),
-        ([0], [[0], [1]], 2, False),  # too few of its own: the record tells why
+        ([0], [[0], [1]], 2, False),  # too few of its own: the record says why
     ],
 )
-def test_ranks_that_take_turns_are_told(
-    mine: list[int], node: list[list[int]], wanted: int, told: bool
+def test_ranks_that_take_turns_are_reported(
+    mine: list[int], node: list[list[int]], wanted: int, seen: bool
 ) -> None:
-    assert (describe_shared_cpus(mine, node, wanted) is not None) == told
+    assert (describe_shared_cpus(mine, node, wanted) is not None) == seen
 
 
 @pytest.mark.parametrize(

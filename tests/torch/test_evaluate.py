@@ -82,12 +82,12 @@ def test_without_unseen_pairs_there_is_no_figure(data: Prepared) -> None:
     assert quality(seen, torch.zeros(len(data.test_users), dtype=torch.int64)).hr10_unseen is None
 
 
-def test_how_much_is_done_is_told(data: Prepared) -> None:
-    told: list[float] = []
+def test_how_much_is_done_is_reported(data: Prepared) -> None:
+    got: list[float] = []
     ranks = torch.zeros(len(data.test_users), dtype=torch.int64)
-    evaluate(Written(ranks), data, Place(), CPU, "sampled", told.append)
-    assert told == sorted(told)
-    assert (len(told), told[-1]) == (-(-len(ranks) // 3), 1.0)
+    evaluate(Written(ranks), data, Place(), CPU, "sampled", got.append)
+    assert got == sorted(got)
+    assert (len(got), got[-1]) == (-(-len(ranks) // 3), 1.0)
 
 
 def test_pairs_are_what_is_scored(data: Prepared) -> None:

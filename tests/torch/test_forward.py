@@ -94,7 +94,7 @@ def test_cudnns_benchmark_is_said_to_have_no_convolutions_to_choose_for(
     assert not torch.backends.cudnn.benchmark
 
 
-def test_the_record_tells_the_learning_rate_that_a_batch_has(data: Path, tmp_path: Path) -> None:
+def test_the_record_says_the_learning_rate_that_a_batch_has(data: Path, tmp_path: Path) -> None:
     rank = of(data, tmp_path, global_batch_size=64, lr_scale="sqrt", optimizer="sgd", lr=0.1)
     assert rank.record().lr == pytest.approx(0.05)
     rank.train()

@@ -199,9 +199,9 @@ def test_every_remedy_for_a_gpu_trains_and_evaluates(
     batch = {"global_batch_size": BATCH} if settings.get("global_batch_size", 256) == 256 else {}
     there = trainer(planned(folder, **(settings | few | batch | {"num_workers": 0})), tmp_path)
     there.train()
-    told = there.record()
-    assert told.device == "cuda:0"
-    assert told.epochs[-1].hr10 == 1.0, "what comes from this GPU are ones"
+    seen = there.record()
+    assert seen.device == "cuda:0"
+    assert seen.epochs[-1].hr10 == 1.0, "what comes from this GPU are ones"
     assert bool(gpu.captures) == (settings.get("cuda_graph", False) and bool(batch))
     assert there.warnings == [w for w in there.warnings if "cudnn_benchmark" in w]
 

@@ -39,7 +39,7 @@ def test_the_devices_count_and_rates_are_the_hosts(pace: StepCounter, taken: int
     assert eps.item() == pytest.approx(float(eps.new_tensor(correction)), rel=wrong, abs=0)
 
 
-def test_a_step_that_the_host_took_in_between_is_told_to_the_device(pace: StepCounter) -> None:
+def test_a_step_that_the_host_took_in_between_is_asked_to_the_device(pace: StepCounter) -> None:
     on_device(pace, 20)
     pace.advance()  # an epoch's smaller last step
     now, _, _ = on_device(pace, pace.step)

@@ -74,7 +74,7 @@ def test_short_and_warm_up_steps_are_no_pauses() -> None:
     assert clock_of(seconds).batches().pauses == []
 
 
-def test_no_step_at_all_is_told_as_nothing() -> None:
+def test_no_step_at_all_is_reported_as_nothing() -> None:
     clock = StepClock(0, 10)
     assert clock.batches().seconds == []
     assert clock.batches().pauses == []

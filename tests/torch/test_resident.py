@@ -54,7 +54,7 @@ def test_of_an_order_of_blocks_the_rows_and_the_blocks_are_held(
     assert device_loader_bytes(data, narrow, ranks, torch.device("cpu")) == arrays + order
 
 
-def test_too_little_memory_is_told_with_both_sizes() -> None:
+def test_too_little_memory_is_reported_with_both_sizes() -> None:
     check_device_room(2**20, 2, 2**20, "GPU 0")
     with pytest.raises(HpcncfError, match=r"2 ranks take at least 3 MiB, and 1 MiB are free"):
         check_device_room(3 * 2**20, 2, 2**20, "GPU 0")

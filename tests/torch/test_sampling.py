@@ -247,11 +247,11 @@ def test_looking_at_all_and_searching_by_halves_find_the_same(
     held = np.array([len(each) for each in lists])
     where = (np.cumsum(held) - held)[:, None], held[:, None]
     sought = np.broadcast_to(np.arange(300), (5, 300))
-    told = []
+    seen = []
     for few in (0, 2**30):
         monkeypatch.setattr(sampling, "MAX_COMPARISONS", few)
         before, there = sampling.find_positives(sought, positives, *where)
         absent = sampling.nth_absent(sought, positives, *where)
-        told.append([each.tolist() for each in (before, there, absent)])
-    assert told[0] == told[1]
-    assert told[0][0][3] == np.searchsorted(lists[3], np.arange(300)).tolist()
+        seen.append([each.tolist() for each in (before, there, absent)])
+    assert seen[0] == seen[1]
+    assert seen[0][0][3] == np.searchsorted(lists[3], np.arange(300)).tolist()

@@ -30,7 +30,7 @@ def test_it_is_the_mean_over_the_loaders_own_batches(
     assert mean_rows_per_step(data, training, schedule) == sum(counts) / 2
 
 
-def test_a_rank_without_a_row_tells_none(data: Prepared) -> None:
+def test_a_rank_without_a_row_says_none(data: Prepared) -> None:
     schedule = Schedule(1, 1, rank=0, world_size=2)
     assert mean_rows_per_step(data, Training(), schedule) is None
 

@@ -322,17 +322,17 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
 
 def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """What `hpcncf plan` makes of the job file: it must not complain, but that there is no cluster
-    where Slurm's commands are installed alone, and tell nothing but what ranks on one GPU use."""
+    where Slurm's commands are installed alone, and say nothing but what ranks on one GPU use."""
     return planned_with(path, [], capsys)
 
 
 def planned_with(path: Path, settings: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     capsys.readouterr()
     assert main(["plan", str(path), *settings, "--json"]) == 0
-    told = capsys.readouterr()
+    seen = capsys.readouterr()
     expected = ("the cluster's limits", "2 ranks share 1 GPU")
-    assert not [line for line in told.err.splitlines() if not any(one in line for one in expected)]
-    return json.loads(told.out)
+    assert not [line for line in seen.err.splitlines() if not any(one in line for one in expected)]
+    return json.loads(seen.out)
 
 
 def test_each_choice_is_a_job_file_that_can_be_planned(
@@ -398,8 +398,8 @@ def test_one_run_of_those_that_shared_a_node_asks_for_its_own_cores(
     assert "#SBATCH --cpus-per-task=1\n" in knee.advice.sbatch
     assert "#SBATCH --mem=1024M\n" in knee.advice.sbatch
     assert knee.script is not None, "a plain script starts one run"
-    (told,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
-    assert told.startswith("Measured with 3 runs side by side")
+    (seen,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
+    assert seen.startswith("Measured with 3 runs side by side")
 
 
 def test_runs_whose_price_is_their_part_of_a_gpu_are_asked_for_together(
@@ -415,9 +415,9 @@ def test_runs_whose_price_is_their_part_of_a_gpu_are_asked_for_together(
     assert array["parameters"]["gpus_per_node"] == 1
     assert "#SBATCH --gpus-per-node=1\n" in knee.advice.sbatch
     assert knee.advice.sbatch.endswith("# for 4 runs side by side, each on 2 cores of its own\n")
-    (told,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
+    (seen,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
     alone = "-s repeats=1 -s resources.runs_per_gpu=1 -s resources.mps=false"
-    assert alone in told
+    assert alone in seen
     (run,) = planned_with(knee.job, alone.split(), capsys)["runs"]
     assert (run["resources"]["runs_per_gpu"], run["resources"]["mps"]) == (1, False)
 

@@ -86,7 +86,7 @@ def test_what_is_fast_and_bad_is_named_with_its_quality() -> None:
     assert "bad0 and 8 more configurations" in fact
 
 
-def test_one_run_with_a_cause_is_told_its_cost_and_remedy() -> None:
+def test_one_run_with_a_cause_is_reported_its_cost_and_remedy() -> None:
     gain = Gain(2.5, 2.0, 3.0)
     cause = finding("python_input", {"training.loader": "vectorized"}, gain)
     found = concluded(configuration("a", run_id="a"), diagnoses={"a": diagnosis("a", cause)})

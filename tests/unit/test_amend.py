@@ -18,8 +18,8 @@ def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> N
     paths = make_results.demo(tmp_path, repeats=1)
     before = plan_of(paths).runs
     make_results.complete(paths, before[:2])
-    told = ["resources.mem_gb=7", "resources.timeout_min=99", "resources.runs_per_task=4"]
-    plan = retry.amend(ResultPaths(paths.folder), told)
+    seen = ["resources.mem_gb=7", "resources.timeout_min=99", "resources.runs_per_task=4"]
+    plan = retry.amend(ResultPaths(paths.folder), seen)
     assert read_plan(paths) == plan
     assert plan.runs[:2] == before[:2]
     given = [run.resources for run in plan.runs[2:]]

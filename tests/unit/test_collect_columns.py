@@ -147,13 +147,13 @@ def test_threads_add_up_and_what_the_ranks_of_a_node_share_counts_once(
     assert row["io_pressure_s"] == 2.5
 
 
-def test_what_one_rank_does_not_tell_is_not_known_of_the_run(ranks: list[RankRecord]) -> None:
+def test_what_one_rank_does_not_say_is_not_known_of_the_run(ranks: list[RankRecord]) -> None:
     ranks[1].cpu.throttled_s = ranks[1].cpu.runqueue_s = None
     row = columns_waits(ranks)
     assert (row["throttled_s"], row["runqueue_s"], row["runnable_mean"]) == (None, None, 4.5)
 
 
-def test_records_of_an_older_version_tell_nothing(tmp_path: Path) -> None:
+def test_records_of_an_older_version_say_nothing(tmp_path: Path) -> None:
     run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
     assert columns_waits([make_results.rank_record(run, 0)]) == dict.fromkeys(WAITS)
 
@@ -186,12 +186,12 @@ def run(tmp_path: Path) -> Run:
     return plain.model_copy(update={"resources": resources})
 
 
-def gpu_node(run: Run, *told: Gpu) -> NodeRecord:
+def gpu_node(run: Run, *seen: Gpu) -> NodeRecord:
     """Windows of 1 s, 1 s and 2 s."""
     record = make_results.node_record(run, windows=3)
     record.started_at = make_results.START.isoformat()
     record.start_s, record.length_s = [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]
-    record.gpus = list(told)
+    record.gpus = list(seen)
     return record
 
 
@@ -214,23 +214,23 @@ def test_runs_that_share_a_gpu_share_its_joules(run: Run) -> None:
     """As they do its hours: 100 W, an epoch of 6 s, three runs side by side."""
     resources = run.resources.model_copy(update={"gpus_per_node": 1, "runs_per_gpu": 3})
     shared = run.model_copy(update={"resources": resources})
-    told = gpu_node(shared, gpu(0, [1.0] * 3, [100.0, 100.0, 200.0]))
-    row = columns_gpus(shared, [told], 1800.0, 6.0, (BEGAN, BEGAN + 9))
+    seen = gpu_node(shared, gpu(0, [1.0] * 3, [100.0, 100.0, 200.0]))
+    row = columns_gpus(shared, [seen], 1800.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_j_per_epoch"], row["gpu_energy_j"]) == (200.0, 400.0)
 
 
 def test_clocks_that_nothing_held_down_have_no_reason(run: Run) -> None:
     free = gpu(0, [1.0], [1.0])
     free.throttled = {"power": [0.0], "thermal": [0.0]}
-    told = gpu_node(run, free)
-    told.start_s, told.length_s = [0.0], [1.0]
-    row = columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    seen = gpu_node(run, free)
+    seen.start_s, seen.length_s = [0.0], [1.0]
+    row = columns_gpus(run, [seen], 10.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.0, None)
 
 
 def test_energy_that_is_not_known_throughout_is_not_known(run: Run) -> None:
-    told = gpu_node(run, gpu(0, [0.5, None, 0.5], [1.0, None, 1.0]))
-    row = columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    seen = gpu_node(run, gpu(0, [0.5, None, 0.5], [1.0, None, 1.0]))
+    row = columns_gpus(run, [seen], 10.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_energy_j"], row["gpu_j_per_epoch"]) == (None, None)
     assert row["gpu_busy"] == 0.5
 
@@ -242,17 +242,17 @@ def test_without_nvml_only_the_hours_are_known(run: Run) -> None:
     assert row == dict.fromkeys(GPUS) | hours
 
 
-def test_a_run_without_gpus_tells_nothing_of_them(tmp_path: Path) -> None:
+def test_a_run_without_gpus_says_nothing_of_them(tmp_path: Path) -> None:
     run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
-    told = gpu_node(run, gpu(0, [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]))
-    assert columns_gpus(run, [told], 10.0, None, (0.0, 0.0)) == dict.fromkeys(GPUS)
+    seen = gpu_node(run, gpu(0, [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]))
+    assert columns_gpus(run, [seen], 10.0, None, (0.0, 0.0)) == dict.fromkeys(GPUS)
 
 
 def trained(
     seconds: Sequence[float], pauses: Sequence[float] = (), warmup: int = 0, every: int = 1
 ) -> TrainingRecord:
     """A rank whose steps took so long."""
-    told = [{"epoch": 0, "step": 5, "seconds": each} for each in pauses]
+    seen = [{"epoch": 0, "step": 5, "seconds": each} for each in pauses]
     names = ("input_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "other_s")
     return TrainingRecord(
         device="cpu",
@@ -271,7 +271,7 @@ def trained(
         counted_s=10.0,
         phases=Phases(**dict.fromkeys(names, 0.0)),
         epochs=[],
-        batches=Batches(every=every, seconds=list(seconds), pauses=told),
+        batches=Batches(every=every, seconds=list(seconds), pauses=seen),
         model_sha256=None,
         resumed_epoch=None,
     )

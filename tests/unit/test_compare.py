@@ -1,4 +1,4 @@
-"""Two runs or studies: matched by settings, told apart from chance, and a check's exit code."""
+"""Two runs or studies: matched by settings, separated from chance, and a check's exit code."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def study(folder: Path, repeats: int = 3, factor: float = 1.0, **settings: Any) 
     if factor != 1:
         edit(
             paths,
-            lambda told: told["training"].update(counted_s=told["training"]["counted_s"] / factor),
+            lambda seen: seen["training"].update(counted_s=seen["training"]["counted_s"] / factor),
         )
     return paths
 
 
 def edit(paths: ResultPaths, change: Callable[[dict[str, Any]], object]) -> None:
     for path in paths.folder.glob("runs/*/attempt-1/rank-*.json"):
-        told = json.loads(path.read_text())
-        change(told)
-        path.write_text(json.dumps(told))
+        seen = json.loads(path.read_text())
+        change(seen)
+        path.write_text(json.dumps(seen))
 
 
 def compared(a: ResultPaths, b: ResultPaths) -> Comparison:
     return compare(side_from_results("a", a), side_from_results("b", b))
 
 
-def test_three_repeats_that_do_not_overlap_are_told_apart() -> None:
+def test_three_repeats_that_do_not_overlap_are_distinguished() -> None:
     """Medians 2 and 5; the ratio is 4/3 to 6/1; 2 of 20 dealings are as far apart."""
     found = compare_repeats([1, 2, 3], [4, 5, 6])
     assert (found.value, found.low, found.high) == pytest.approx((2.5, 4 / 3, 6))
@@ -72,13 +72,13 @@ def test_three_repeats_that_do_not_overlap_are_told_apart() -> None:
     assert compare_repeats([4, 5, 6], [1, 2, 3]).verdict == "slower"
 
 
-def test_repeats_that_overlap_are_not_told_apart() -> None:
+def test_repeats_that_overlap_are_not_distinguished() -> None:
     found = compare_repeats([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
     assert found.verdict == "no significant difference"
 
 
 @pytest.mark.parametrize(("a", "b"), [([1], [2]), ([1], [2, 3, 4]), ([1, 2], [8, 9])])
-def test_too_few_repeats_tell_nothing_however_far_apart(a: list[float], b: list[float]) -> None:
+def test_too_few_repeats_say_nothing_however_far_apart(a: list[float], b: list[float]) -> None:
     assert compare_repeats(a, b).verdict == "too few repeats"
 
 
@@ -88,7 +88,7 @@ def test_the_least_p_is_two_dealings_of_all() -> None:
     assert least_p([([1], [1])]) == 1
 
 
-def test_all_together_are_the_geometric_mean_and_tell_more_than_each() -> None:
+def test_all_together_are_the_geometric_mean_and_say_more_than_each() -> None:
     """Twice and half as fast is no change; twice and eight times is four times."""
     slow, fast = [1.0, 1.01, 1.02], [2.0, 2.02, 2.04]
     assert compare_all([(slow, fast), (fast, slow)]).value == pytest.approx(1)
@@ -99,7 +99,7 @@ def test_all_together_are_the_geometric_mean_and_tell_more_than_each() -> None:
     assert found.p < 0.03
 
 
-def test_two_pairs_of_two_repeats_can_tell_together() -> None:
+def test_two_pairs_of_two_repeats_can_say_together() -> None:
     """Each alone has 6 dealings, both have 36."""
     pairs = [([1.0, 1.01], [0.5, 0.51]), ([1.0, 1.01], [0.5, 0.51])]
     assert compare_repeats(*pairs[0]).verdict == "too few repeats"
@@ -142,7 +142,7 @@ def test_a_slower_study_is_called_so_and_nothing_else_changed(tmp_path: Path) ->
     assert [pair.label for pair in found.pairs] == ["1 core · vectorized", "2 cores · vectorized"]
 
 
-def test_what_tells_the_sides_apart_is_the_change_and_the_rest_matches(tmp_path: Path) -> None:
+def test_what_says_the_sides_apart_is_the_change_and_the_rest_matches(tmp_path: Path) -> None:
     slow = study(tmp_path / "a", training={"epochs": 2})
     found = compared(slow, study(tmp_path / "b", training={"epochs": 2, "engine": "rowwise"}))
     assert list(map(str, found.settings)) == ["engine: reference → rowwise"]
@@ -153,8 +153,8 @@ def test_the_phase_that_made_the_difference_is_named(tmp_path: Path) -> None:
     """Vectorised: forward takes 0.29 of 1/96,000 s, and twice as much once all takes 1.29."""
     other = study(tmp_path / "b", points=SMALL["points"][:1])
 
-    def slower(told: dict[str, Any]) -> None:
-        part = told["training"]
+    def slower(seen: dict[str, Any]) -> None:
+        part = seen["training"]
         extra = part["phases"]["forward_s"]
         part["phases"]["forward_s"] += extra
         part["counted_s"] += extra
@@ -179,7 +179,7 @@ def test_a_program_has_the_phases_that_the_probe_saw() -> None:
     assert (found.phase, found.a_us, found.b_us) == ("input", 800.0, pytest.approx(300.0))
 
 
-def test_configurations_of_one_side_alone_are_told(tmp_path: Path) -> None:
+def test_configurations_of_one_side_alone_are_reported(tmp_path: Path) -> None:
     less = {"points": SMALL["points"][:1]}
     found = compared(study(tmp_path / "a"), study(tmp_path / "b", **less))
     assert [pair.label for pair in found.pairs] == ["1 core · vectorized"]
@@ -187,13 +187,13 @@ def test_configurations_of_one_side_alone_are_told(tmp_path: Path) -> None:
     assert any("only in A: 2 cores" in line for line in below(found))
 
 
-def test_another_machine_and_other_software_are_told_and_the_processor_warned_of(
+def test_another_machine_and_other_software_are_reported_and_the_processor_warned_of(
     tmp_path: Path,
 ) -> None:
     other = study(tmp_path / "b")
     new = {"cpu_model": "Other CPU", "torch": "9.9", "commit": "fff0000", "dirty": True}
-    edit(other, lambda told: told["environment"].update(new))
-    edit(other, lambda told: told.update(node="node9"))
+    edit(other, lambda seen: seen["environment"].update(new))
+    edit(other, lambda seen: seen.update(node="node9"))
     found = compared(study(tmp_path / "a"), other)
     assert list(map(str, found.environment)) == [
         "torch: none → 9.9",
@@ -210,7 +210,7 @@ def test_a_faster_processor_is_weighed_against_its_price(tmp_path: Path) -> None
     site = tmp_path / "site.yaml"
     site.write_text("prices: {Example CPU: 1, Other CPU: 3}\ncurrency: EUR\n")
     sides = [study(tmp_path / "a"), study(tmp_path / "b", factor=2.0)]
-    edit(sides[1], lambda told: told["environment"].update(cpu_model="Other CPU"))
+    edit(sides[1], lambda seen: seen["environment"].update(cpu_model="Other CPU"))
     for paths in sides:
         data = str(tmp_path)
         paths.job.write_text(json.dumps({"name": "a", "site": str(site), "data": {"path": data}}))
@@ -228,7 +228,7 @@ def test_what_names_a_place_is_no_change() -> None:
 
 def test_a_worse_model_fails_the_check_however_fast(tmp_path: Path) -> None:
     worse = study(tmp_path / "b", factor=2)
-    edit(worse, lambda told: [epoch.update(hr10=0.4) for epoch in told["training"]["epochs"]])
+    edit(worse, lambda seen: [epoch.update(hr10=0.4) for epoch in seen["training"]["epochs"]])
     found = compared(study(tmp_path / "a"), worse)
     assert [pair.quality for pair in found.pairs] == ["worse", "worse"]
     assert all("HR@10 is worse" in text for text in found.failures(0.05))
@@ -247,7 +247,7 @@ def test_qualities_of_other_candidates_are_not_compared(tmp_path: Path) -> None:
 def test_the_exit_code_is_a_checks(
     repeats: int, factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two configurations of one repeat each cannot tell: open."""
+    """Two configurations of one repeat each cannot say: open."""
     a, b = study(tmp_path / "a", repeats), study(tmp_path / "b", repeats, factor)
     words = ["compare", str(a.folder), str(b.folder)]
     assert cli.main([*words, "--threshold", "0.05"]) == code
@@ -313,14 +313,14 @@ def command(folder: Path, elapsed_s: float) -> ResultPaths:
     make_results.leave(paths, run, training=None)
     end = (make_results.START + timedelta(seconds=elapsed_s)).isoformat()
 
-    edit(paths, lambda told: told.update(ended_at=end))
+    edit(paths, lambda seen: seen.update(ended_at=end))
     return paths
 
 
-def test_what_commands_report_is_told_and_not_judged(tmp_path: Path) -> None:
+def test_what_commands_report_is_reported_and_not_judged(tmp_path: Path) -> None:
     a, b = command(tmp_path / "a", 100.0), command(tmp_path / "b", 100.0)
-    edit(a, lambda told: told.update(reported={"accuracy": 0.91, "stage": "one"}))
-    edit(b, lambda told: told.update(reported={"accuracy": 0.5, "stage": "two"}))
+    edit(a, lambda seen: seen.update(reported={"accuracy": 0.91, "stage": "one"}))
+    edit(b, lambda seen: seen.update(reported={"accuracy": 0.5, "stage": "two"}))
     found = compared(a, b)
     assert found.pairs[0].metrics == [("accuracy", 0.91, 0.5)]
     assert any("reported accuracy 0.91 → 0.5" in line for line in below(found))
@@ -393,7 +393,7 @@ PINNED = (
 def test_a_setting_that_cannot_act_is_not_compared(tmp_path: Path) -> None:
     plain = study(tmp_path / "a")
     pinned = study(tmp_path / "b", factor=1.25, training={"pin_memory": True})
-    edit(pinned, lambda told: told["warnings"].append(PINNED))
+    edit(pinned, lambda seen: seen["warnings"].append(PINNED))
     found = compared(plain, pinned)
     assert [change.name for change in found.settings] == ["pin_memory"]
     assert {pair.ratio.verdict for pair in found.pairs} == {"no effect"}

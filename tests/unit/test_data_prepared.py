@@ -101,7 +101,7 @@ def test_an_array_begins_at_a_cache_line_so_that_a_bucket_is_one(tmp_path: Path,
     assert SLOTS * np.dtype(np.uint16).itemsize == 64
 
 
-def test_unseen_tells_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:
+def test_unseen_says_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     data = load_prepared(tmp_path / "data")
     trained = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))

@@ -73,7 +73,7 @@ def test_numbers_are_kept_text_is_one_hot_and_the_latest_row_is_held_out(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_the_title_and_the_options_tell_the_columns(tmp_path: Path, kind: Kind) -> None:
+def test_the_title_and_the_options_say_the_columns(tmp_path: Path, kind: Kind) -> None:
     rows = ROWS | {"shop": list("ababc")}
     reported = prepared(tmp_path, kind, Columns("who", "shop"), rows).manifest
     assert reported.title == f"visits.{kind}: 5 rows, 2 users, 3 items, no context"
@@ -126,7 +126,7 @@ def test_an_identifier_is_not_made_one_hot(tmp_path: Path, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_dates_tell_the_latest_row_too(tmp_path: Path, kind: Kind) -> None:
+def test_dates_say_the_latest_row_too(tmp_path: Path, kind: Kind) -> None:
     dates: list[Any] = [datetime(2020, 1, day) for day in (3, 9, 5, 1)]
     if kind == "csv":
         dates = [date.isoformat() for date in dates]

@@ -82,7 +82,7 @@ def test_popularity_is_uneven_and_users_keep_to_their_clusters() -> None:
     assert len(pairs) < 10_000  # independent of the user, about 15,000 would differ
 
 
-def test_the_context_tells_which_items_a_user_is_after() -> None:
+def test_the_context_says_which_items_a_user_is_after() -> None:
     split = generate(Shape(50, 400, 20_000, 5), 3, 20, silent)
     users, items, mood = split.train.users, split.train.items, split.train.context[:, 0] > 0.5
     shared = total = 0

@@ -66,7 +66,7 @@ def test_what_is_not_known_is_said_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(plain)["runs"][0]["missing"][0].startswith("why 100 % of the")
 
 
-def test_a_run_too_short_to_judge_is_told_once(
+def test_a_run_too_short_to_judge_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = make_results.command_plan(tmp_path)
@@ -81,11 +81,11 @@ def test_json_holds_the_whole_diagnosis(
     paths: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = said(capsys, paths.folder, "--json")
-    [told] = json.loads(text)["runs"]
+    [seen] = json.loads(text)["runs"]
     assert code == 0
-    assert told["cores"] == {"allocated": 1.0, "usable": 1.0, "used": pytest.approx(0.98, rel=0.01)}
-    assert told["primary"]["cause"] == "python_input"
-    assert told["primary"]["changes"] == {"training.loader": "vectorized"}
+    assert seen["cores"] == {"allocated": 1.0, "usable": 1.0, "used": pytest.approx(0.98, rel=0.01)}
+    assert seen["primary"]["cause"] == "python_input"
+    assert seen["primary"]["changes"] == {"training.loader": "vectorized"}
 
 
 def test_remedies_are_predicted_once_and_measured_later(

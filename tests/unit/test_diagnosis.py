@@ -56,8 +56,8 @@ def test_a_quota_that_ranks_share_confines_them_to_what_was_used() -> None:
 
 
 def bound(**changes: Any) -> Evidence:
-    told: dict[str, Any] = {"affinity_changed": True, "runqueue_s": 90.0, "runnable": 1.9}
-    return evidence(allocated=2, used=1.0, **(told | changes))
+    seen: dict[str, Any] = {"affinity_changed": True, "runqueue_s": 90.0, "runnable": 1.9}
+    return evidence(allocated=2, used=1.0, **(seen | changes))
 
 
 def test_threads_that_wait_beside_an_idle_core_were_bound_to_one() -> None:
@@ -100,8 +100,8 @@ def test_a_neighbour_on_a_core_that_we_did_not_want_costs_nothing() -> None:
 
 
 def test_threads_that_wait_for_their_own_siblings_blame_no_neighbour() -> None:
-    told = evidence(allocated=2, others_cores=0.3, runnable=8.0, runqueue_s=600.0)
-    assert neighbour_load(told) is None
+    seen = evidence(allocated=2, others_cores=0.3, runnable=8.0, runqueue_s=600.0)
+    assert neighbour_load(seen) is None
 
 
 def test_what_the_hypervisor_took_counts_as_a_neighbour() -> None:
@@ -127,8 +127,8 @@ def test_a_program_that_waits_is_not_serial() -> None:
 
 
 def test_one_thread_that_a_neighbour_starves_is_serial_still() -> None:
-    told = evidence(allocated=2, used=0.4, runnable=1.0, runqueue_s=60.0, phases={})
-    found = serial_step(told)
+    seen = evidence(allocated=2, used=0.4, runnable=1.0, runqueue_s=60.0, phases={})
+    found = serial_step(seen)
     assert found.share == pytest.approx(0.5)
 
 
@@ -148,17 +148,17 @@ def test_a_command_of_four_seconds_is_too_short() -> None:
 
 
 def test_a_long_start_up_is_said_even_where_little_follows() -> None:
-    told = evidence(elapsed_s=25.0, startup_s=22.0, training_s=3.0)
-    found = startup_bound(told)
+    seen = evidence(elapsed_s=25.0, startup_s=22.0, training_s=3.0)
+    found = startup_bound(seen)
     assert found.share == pytest.approx(0.88)
-    assert too_short_to_judge(told) is None
+    assert too_short_to_judge(seen) is None
 
 
 def test_imports_that_a_neighbour_made_slow_are_not_the_starts_fault() -> None:
-    told = {"elapsed_s": 25.0, "startup_s": 12.0, "training_s": 12.0, "used": 0.25}
-    assert startup_bound(evidence(**told)) is not None
+    seen = {"elapsed_s": 25.0, "startup_s": 12.0, "training_s": 12.0, "used": 0.25}
+    assert startup_bound(evidence(**seen)) is not None
     beside = {"others_cores": 0.75, "runnable": 1.0, "runqueue_s": 18.75}
-    assert startup_bound(evidence(**told, **beside)) is None
+    assert startup_bound(evidence(**seen, **beside)) is None
 
 
 def test_imports_of_a_short_run_are_no_start_up_to_complain_of() -> None:
@@ -166,8 +166,8 @@ def test_imports_of_a_short_run_are_no_start_up_to_complain_of() -> None:
 
 
 def test_a_full_evaluation_has_a_setting_against_it() -> None:
-    told = evidence(evaluation_s=50.0, training={"evaluation": "full"})
-    found = evaluation_bound(told)
+    seen = evidence(evaluation_s=50.0, training={"evaluation": "full"})
+    found = evaluation_bound(seen)
     assert found.changes == {"training.evaluation": "sampled"}
     assert found.gain.what == "core_hours"
     assert found.gain.factor == pytest.approx(0.515)
@@ -186,22 +186,22 @@ def test_checkpoints_that_cost_a_third() -> None:
 
 
 def test_waiting_for_memory_is_pressure() -> None:
-    told = evidence(memory_pressure_s=40.0, memory_peak_mib=255.0, memory_limit_mib=256.0)
-    found = memory_pressure(told)
+    seen = evidence(memory_pressure_s=40.0, memory_peak_mib=255.0, memory_limit_mib=256.0)
+    found = memory_pressure(seen)
     assert found.share == pytest.approx(0.4)
     assert memory_pressure(evidence(memory_pressure_s=4.0)) is None
 
 
 def test_being_near_the_limit_alone_costs_nothing() -> None:
-    told = evidence(memory_peak_mib=255.0, memory_limit_mib=256.0)
-    assert memory_pressure(told) is None
+    seen = evidence(memory_peak_mib=255.0, memory_limit_mib=256.0)
+    assert memory_pressure(seen) is None
 
 
 def test_pages_read_again_and_again_at_the_limit_cost_what_is_not_computed() -> None:
-    told = evidence(
+    seen = evidence(
         memory_peak_mib=240.0, memory_limit_mib=256.0, major_faults=50_000, used=0.5, system_s=20.0
     )
-    found = memory_pressure(told)
+    found = memory_pressure(seen)
     assert found.share == pytest.approx(0.5 + 0.2)
     few = evidence(memory_peak_mib=240.0, memory_limit_mib=256.0, major_faults=500, used=0.5)
     assert memory_pressure(few) is None
@@ -266,17 +266,17 @@ def test_a_command_that_computes_its_input_makes_it_in_python() -> None:
 
 
 def test_an_input_during_which_nobody_computes_waits_for_files() -> None:
-    told = command(phases=SLOW_INPUT, training_s=95.0, used=0.35, read_mib=700.0, iowait_s=60.0)
-    assert python_input(told) is None
-    found = input_io(told)
+    seen = command(phases=SLOW_INPUT, training_s=95.0, used=0.35, read_mib=700.0, iowait_s=60.0)
+    assert python_input(seen) is None
+    found = input_io(seen)
     assert found.share == pytest.approx(0.65)
     assert any("700 MiB" in each for each in found.evidence)
 
 
 def test_an_input_that_waits_for_a_core_does_not_wait_for_files() -> None:
-    told = per_sample(used=0.4, runnable=1.0, runqueue_s=60.0, others_cores=0.6)
-    assert input_io(told) is None
-    assert python_input(told) is not None
+    seen = per_sample(used=0.4, runnable=1.0, runqueue_s=60.0, others_cores=0.6)
+    assert input_io(seen) is None
+    assert python_input(seen) is not None
 
 
 def test_a_command_without_phases_waits_for_files_where_the_kernel_says_so() -> None:
@@ -286,33 +286,33 @@ def test_a_command_without_phases_waits_for_files_where_the_kernel_says_so() -> 
 
 
 def test_workers_whose_batches_are_awaited_longer_than_they_take_to_make() -> None:
-    told = evidence(workers=2, children_s=19.0, phases=SLOW_INPUT)
-    found = worker_overhead(told)
+    seen = evidence(workers=2, children_s=19.0, phases=SLOW_INPUT)
+    found = worker_overhead(seen)
     assert found.changes == {"training.num_workers": 0}
     assert found.gain.factor == pytest.approx(1 / (0.3 + (19 - 0.06) / 95))
     assert python_input(per_sample(workers=2, children_s=19.0)) is None
 
 
 def test_workers_that_compute_all_the_time_are_not_overhead() -> None:
-    told = per_sample(workers=2, children_s=150.0)
-    assert worker_overhead(told) is None
-    assert python_input(told) is not None
+    seen = per_sample(workers=2, children_s=150.0)
+    assert worker_overhead(seen) is None
+    assert python_input(seen) is not None
 
 
 def test_starting_workers_anew_is_not_making_batches() -> None:
     training = {"loader": "batched", "persistent_workers": False}
-    told = evidence(
+    seen = evidence(
         workers=2, epochs=100, children_s=19.0, phases=SLOW_INPUT, training=training, training_s=95
     )
-    found = worker_overhead(told)
+    found = worker_overhead(seen)
     # 200 starts of 0.03 s: 13 of 95 s make batches.
     assert found.gain.factor == pytest.approx(1 / (0.3 + 13 / 95))
 
 
 def test_a_fork_makes_more_than_an_epochs_first_batch_late() -> None:
     known: dict[str, Any] = {"first_batch_s": 57.0, "running_step": 0.3}
-    told = evidence(workers=1, children_s=9.53, phases=SLOW_INPUT, **known)
-    found = worker_overhead(told)
+    seen = evidence(workers=1, children_s=9.53, phases=SLOW_INPUT, **known)
+    found = worker_overhead(seen)
     # Input is 0.7 of the steps, 57 of 95 s of it an epoch's first: 0.1 of waiting goes from the
     # 0.3 that a running step takes, and 9.5 s of making batches come to it.
     assert found.gain.factor == pytest.approx(1 / (0.3 - 0.1 + 0.1))
@@ -329,8 +329,8 @@ HEAVY = {"input": 0.01, "forward": 0.01, "backward": 0.07, "optimizer": 0.9, "ot
 
 
 def test_an_optimiser_that_walks_rows_nobody_read() -> None:
-    told = RankTimes(0, "node1", 95.0, 0.0, instances=1_200_000)
-    known: dict[str, Any] = {"rows_per_step": 1500, "table_rows": 300_000, "ranks": (told,)}
+    seen = RankTimes(0, "node1", 95.0, 0.0, instances=1_200_000)
+    known: dict[str, Any] = {"rows_per_step": 1500, "table_rows": 300_000, "ranks": (seen,)}
     found = dense_optimizer(evidence(phases=HEAVY, parameters=12_000_000, epochs=2, **known))
     assert found.share == pytest.approx(0.9 * 0.95 * (1 - 0.005))
     assert found.changes == {"training.engine": "rowwise"}
@@ -340,8 +340,8 @@ def test_an_optimiser_that_walks_rows_nobody_read() -> None:
 
 
 def test_where_the_tables_fit_the_caches_a_rowwise_step_is_more_forward_passes() -> None:
-    told = RankTimes(0, "node1", 95.0, 0.0, instances=10**9)
-    small = evidence(phases=HEAVY, parameters=80_000, table_rows=2_000, ranks=(told,))
+    seen = RankTimes(0, "node1", 95.0, 0.0, instances=10**9)
+    small = evidence(phases=HEAVY, parameters=80_000, table_rows=2_000, ranks=(seen,))
     assert rowwise(small).factor == pytest.approx(1 / (0.014 + 4.5 * 0.01), rel=1e-3)
 
 
@@ -358,14 +358,14 @@ def test_where_the_tables_fit_the_caches_a_rowwise_step_is_more_forward_passes()
 )
 def test_an_optimiser_is_not_blamed_without_reason(changes: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"phases": HEAVY, "rows_per_step": 1500, "table_rows": 300_000}
-    told = plain | changes
-    assert dense_optimizer(evidence(**told)) is None
+    seen = plain | changes
+    assert dense_optimizer(evidence(**seen)) is None
 
 
 def test_what_the_rowwise_engine_knows_nothing_of_goes_back_to_its_default() -> None:
     training = {"engine": "reference", "adam": "fused", "compile": "torchscript", "seed": 3}
-    told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, training=training)
-    found = dense_optimizer(told)
+    seen = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, training=training)
+    found = dense_optimizer(seen)
     assert found.changes == {
         "training.adam": "default",
         "training.compile": "none",
@@ -388,14 +388,14 @@ def test_without_workers_their_settings_go_back_to_their_defaults() -> None:
     }
 
 
-def test_threads_that_make_batches_are_not_told_from_the_rank() -> None:
-    told = evidence(workers=2, children_s=0.0, phases=SLOW_INPUT, training={"workers": "thread"})
-    assert worker_overhead(told) is None
+def test_threads_that_make_batches_are_not_reported_from_the_rank() -> None:
+    seen = evidence(workers=2, children_s=0.0, phases=SLOW_INPUT, training={"workers": "thread"})
+    assert worker_overhead(seen) is None
 
 
 def test_ranks_that_get_the_rowwise_engine_exchange_rows() -> None:
-    told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, world_size=2)
-    found = dense_optimizer(told)
+    seen = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, world_size=2)
+    found = dense_optimizer(seen)
     assert found.changes == {"training.engine": "rowwise", "training.sync": "rows"}
 
 
@@ -404,8 +404,8 @@ def rank(number: int, sync_s: float, instances: int = 1000, cpu_s: float = 95.0)
 
 
 def test_ranks_that_arrive_together_and_wait_are_bound_by_their_exchange() -> None:
-    told = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_bytes_per_step=2.0 * 2**20)
-    found = sync_bound(told)
+    seen = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_bytes_per_step=2.0 * 2**20)
+    found = sync_bound(seen)
     assert found.share == pytest.approx(0.4 * 0.95)
     assert "2 MiB" in found.evidence[1]
     assert found.changes == {"training.engine": "rowwise", "training.sync": "rows"}
@@ -413,36 +413,36 @@ def test_ranks_that_arrive_together_and_wait_are_bound_by_their_exchange() -> No
     assert found.gain.factor == pytest.approx(1 / (0.04 + 5.005 * 0.3))
 
 
-def test_an_older_record_that_tells_nothing_of_its_exchange_is_taken_at_its_settings() -> None:
-    told = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_how=None)
-    found = sync_bound(told)
+def test_an_older_record_that_says_nothing_of_its_exchange_is_taken_at_its_settings() -> None:
+    seen = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_how=None)
+    found = sync_bound(seen)
     assert found.changes["training.sync"] == "rows"
     assert "training.sync rows" in found.remedy
 
 
 def test_a_dense_all_reduce_of_sparse_gradients_is_said_apart() -> None:
-    told = two_ranks(rank(0, 38.0), rank(1, 38.0), rows_per_step=700, table_rows=300_000)
-    found = sync_bound(told)
+    seen = two_ranks(rank(0, 38.0), rank(1, 38.0), rows_per_step=700, table_rows=300_000)
+    found = sync_bound(seen)
     assert any("dense all-reduce of sparse gradients" in each for each in found.evidence)
     assert "rows that a step read" in found.remedy
 
 
 @pytest.mark.parametrize("setting", [{"sparse": True}, {"weight_decay": 0.1}])
-def test_sparse_gradients_and_weight_decay_are_not_told_to_send_rows(
+def test_sparse_gradients_and_weight_decay_are_not_asked_to_send_rows(
     setting: dict[str, Any],
 ) -> None:
     known: dict[str, Any] = {"rows_per_step": 700, "table_rows": 300_000}
-    told = two_ranks(rank(0, 38.0), rank(1, 38.0), training={"sync": "dense"} | setting, **known)
-    found = sync_bound(told)
+    seen = two_ranks(rank(0, 38.0), rank(1, 38.0), training={"sync": "dense"} | setting, **known)
+    found = sync_bound(seen)
     dense = any("dense all-reduce of sparse" in each for each in found.evidence)
     assert (dense, found.changes == {}) == (not setting.get("sparse"), "weight_decay" in setting)
 
 
 def test_a_slow_rank_is_named_and_the_exchange_is_not_blamed() -> None:
-    told = two_ranks(rank(0, 60.0), rank(1, 2.0))
-    assert sync_bound(told) is None
-    assert load_imbalance(told) is None
-    found = straggler(told)
+    seen = two_ranks(rank(0, 60.0), rank(1, 2.0))
+    assert sync_bound(seen) is None
+    assert load_imbalance(seen) is None
+    found = straggler(seen)
     # Useful 35 and 93 s: as fast as rank 0, rank 1 would save 58 of 95 s, which rank 0 waits.
     assert found.share == pytest.approx(58 / 95 * 0.95)
     assert "for 61\u202f% of a step" in found.evidence[1]
@@ -450,16 +450,16 @@ def test_a_slow_rank_is_named_and_the_exchange_is_not_blamed() -> None:
 
 
 def test_a_rank_with_more_instances_is_not_slow() -> None:
-    told = two_ranks(rank(0, 60.0, instances=1000), rank(1, 2.0, instances=3000))
-    assert straggler(told) is None
-    found = load_imbalance(told)
+    seen = two_ranks(rank(0, 60.0, instances=1000), rank(1, 2.0, instances=3000))
+    assert straggler(seen) is None
+    found = load_imbalance(seen)
     assert found.evidence[0] == "rank 1 has 3,000 instances, the mean is 2,000"
 
 
 def test_ranks_that_differ_a_little_are_alike() -> None:
-    told = two_ranks(rank(0, 8.0), rank(1, 2.0))
-    assert straggler(told) is None
-    assert load_imbalance(told) is None
+    seen = two_ranks(rank(0, 8.0), rank(1, 2.0))
+    assert straggler(seen) is None
+    assert load_imbalance(seen) is None
 
 
 def test_without_phases_unequal_cpu_time_is_an_imbalance() -> None:
@@ -490,21 +490,21 @@ def causes(*found: Finding) -> list[str]:
 
 
 def test_a_run_that_keeps_its_cores_busy_is_healthy() -> None:
-    told = diagnose.diagnose_evidence(evidence(allocated=2))
-    assert (told.verdict, told.findings, told.missing) == ("healthy", (), ())
+    seen = diagnose.diagnose_evidence(evidence(allocated=2))
+    assert (seen.verdict, seen.findings, seen.missing) == ("healthy", (), ())
 
 
 @pytest.mark.parametrize("phases", [{}, {"phases": SLOW_INPUT, "training": PER_SAMPLE}])
 def test_memory_that_grows_is_an_alert_whatever_the_verdict(phases: dict[str, Any]) -> None:
-    [told] = diagnose.diagnose_evidence(evidence(memory_growth_mib=2048.0, **phases)).alerts
-    assert told.startswith("memory grew steadily, by 2,048")
+    [seen] = diagnose.diagnose_evidence(evidence(memory_growth_mib=2048.0, **phases)).alerts
+    assert seen.startswith("memory grew steadily, by 2,048")
     assert diagnose.diagnose_evidence(evidence(**phases)).alerts == ()
 
 
 def test_idle_cores_that_nothing_explains_are_unknown() -> None:
-    told = diagnose.diagnose_evidence(command(used=0.3))
-    assert told.verdict == "unknown"
-    assert told.missing[0] == "why 70\u202f% of the usable cores' time was not used"
+    seen = diagnose.diagnose_evidence(command(used=0.3))
+    assert seen.verdict == "unknown"
+    assert seen.missing[0] == "why 70\u202f% of the usable cores' time was not used"
 
 
 def test_the_costliest_finding_is_the_primary_one() -> None:
@@ -536,12 +536,12 @@ def test_a_short_run_is_judged_by_the_cores_it_may_use_and_by_nothing_else() -> 
     assert first.cause == "too_short_to_judge"
 
 
-def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
+def test_the_forums_run_is_reported_from_one_confined_to_a_core() -> None:
     """Both used one core of five: 20 %."""
     naive = evidence(allocated=5, used=1.0, training=PER_SAMPLE, phases=SLOW_INPUT, threads=5)
     bound = evidence(allocated=5, usable=1, training=PER_SAMPLE, phases=SLOW_INPUT)
-    for told, cause in ((naive, "python_input"), (bound, "one_core_confinement")):
-        judged = diagnose.diagnose_evidence(told)
+    for seen, cause in ((naive, "python_input"), (bound, "one_core_confinement")):
+        judged = diagnose.diagnose_evidence(seen)
         assert judged.primary.cause == cause
 
 
@@ -550,17 +550,17 @@ def test_records_that_lack_a_rank_say_so() -> None:
 
 
 def test_a_run_that_did_not_complete_is_not_called_healthy() -> None:
-    told = diagnose.diagnose_evidence(evidence(failed="rank 0 failed: MemoryError"))
-    assert told.verdict == "unknown"
-    assert "MemoryError" in told.missing[0]
+    seen = diagnose.diagnose_evidence(evidence(failed="rank 0 failed: MemoryError"))
+    assert seen.verdict == "unknown"
+    assert "MemoryError" in seen.missing[0]
 
 
 def test_a_cause_in_a_run_that_failed_does_not_hide_the_failure() -> None:
-    told = diagnose.diagnose_evidence(
+    seen = diagnose.diagnose_evidence(
         evidence(failed="rank 0 failed: MemoryError", evaluation_s=90.0)
     )
-    assert told.verdict == "cause"
-    assert "MemoryError" in told.missing[0]
+    assert seen.verdict == "cause"
+    assert "MemoryError" in seen.missing[0]
 
 
 share = st.floats(0.0, 1.0)
@@ -586,11 +586,11 @@ others = ("runnable", "others_cores", "throttled_s", "memory_pressure_s", "rows_
 def test_no_record_is_too_odd_to_judge(
     odd: dict[str, Any], trained: bool, used: float, elapsed_s: float
 ) -> None:
-    told = diagnose.diagnose_evidence(
+    seen = diagnose.diagnose_evidence(
         evidence(allocated=8, used=used, trained=trained, elapsed_s=elapsed_s, **odd)
     )
-    assert told.verdict in ("cause", "healthy", "unknown")
-    assert all(0 <= found.share <= 1 for found in told.findings)
+    assert seen.verdict in ("cause", "healthy", "unknown")
+    assert all(0 <= found.share <= 1 for found in seen.findings)
 
 
 @pytest.mark.parametrize("cause", diagnose.EXPLAINS)
@@ -600,11 +600,11 @@ def test_nothing_explains_what_explains_it(cause: Cause) -> None:
 
 
 def test_a_run_that_never_came_to_its_first_step_was_bound_by_its_start() -> None:
-    told = diagnose.diagnose_evidence(
+    seen = diagnose.diagnose_evidence(
         evidence(elapsed_s=120.0, startup_s=120.0, phases={}, training_s=None, failed="stopped")
     )
-    assert told.primary.cause == "startup_bound"
-    assert told.secondary == ()
+    assert seen.primary.cause == "startup_bound"
+    assert seen.secondary == ()
 
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -715,8 +715,8 @@ def test_an_exchange_says_whether_the_network_is_its_limit(
 )
 def test_files_that_a_run_waits_for_are_placed(traffic: Traffic, said: str) -> None:
     waits = {"input": 0.7, "forward": 0.3}
-    told = evidence(used=0.3, phases=waits, traffic=traffic)
-    (finding,) = [f for f in find(told) if f.cause == "input_io"]
+    seen = evidence(used=0.3, phases=waits, traffic=traffic)
+    (finding,) = [f for f in find(seen) if f.cause == "input_io"]
     assert finding.evidence[-1].endswith(said)
 
 

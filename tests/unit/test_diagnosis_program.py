@@ -214,10 +214,10 @@ def test_a_short_program_of_many_steps_is_judged() -> None:
 def test_the_hot_line_of_a_short_program_is_one_all_the_same() -> None:
     short = {"elapsed_s": 1.5, "cores": CoreCounts(2.0, 2.0, None)}
     rank = profile({"loop": 1.4}, steps=0, imports_s=0.1)
-    told = diagnose_evidence(command(program=(rank,), **short))
-    assert [each.cause for each in told.findings] == ["loop_code"]
-    told = diagnose_evidence(command(program=(profile({"forward": 0.5}, steps=9),), **short))
-    assert [each.cause for each in told.findings] == ["too_short_to_judge"]
+    got = diagnose_evidence(command(program=(rank,), **short))
+    assert [each.cause for each in got.findings] == ["loop_code"]
+    got = diagnose_evidence(command(program=(profile({"forward": 0.5}, steps=9),), **short))
+    assert [each.cause for each in got.findings] == ["too_short_to_judge"]
 
 
 @pytest.mark.parametrize(("used", "found"), [(0.12, ["loop_code"]), (0.24, [])])

@@ -46,17 +46,17 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
 
 
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
-    told = diagnose([first(paths, "per_sample")], [])
-    assert told.primary.cause == "python_input"
-    assert (told.cores.allocated, told.cores.usable) == (1, 1)
-    assert "the node's series" in told.missing[0]
+    seen = diagnose([first(paths, "per_sample")], [])
+    assert seen.primary.cause == "python_input"
+    assert (seen.cores.allocated, seen.cores.usable) == (1, 1)
+    assert "the node's series" in seen.missing[0]
 
 
 def test_every_run_of_a_folder_is_diagnosed(paths: ResultPaths) -> None:
     rows = collect(paths).runs
-    told = diagnose_results(paths, rows)
-    assert set(told) == {row["run_id"] for row in rows}
-    healthy = [row["loader"] for row in rows if told[row["run_id"]].verdict == "healthy"]
+    seen = diagnose_results(paths, rows)
+    assert set(seen) == {row["run_id"] for row in rows}
+    healthy = [row["loader"] for row in rows if seen[row["run_id"]].verdict == "healthy"]
     assert set(healthy) == {"vectorized"}
 
 
@@ -77,9 +77,9 @@ def test_what_an_old_record_lacks_is_estimated_from_its_settings(paths: ResultPa
     }
     layers = 65 * 32 + 33 * 16 + 17 * 8
     record = make_results.training_record(make_results.plan_of(paths).runs[0])
-    told = estimated_rows(run, record.model_copy(update={"parameters": 40_000 + layers}))
+    seen = estimated_rows(run, record.model_copy(update={"parameters": 40_000 + layers}))
     # 40 parameters a row; 128 positives a rank, each with its user and 5 items.
-    assert told == (128 * 6, 1000)
+    assert seen == (128 * 6, 1000)
 
 
 def command_record(tmp_path: Path, **reported: float) -> RankRecord:
@@ -92,17 +92,17 @@ def test_phases_that_a_command_reports_are_read(tmp_path: Path) -> None:
     record = command_record(
         tmp_path, input_s=60.0, forward_s=20.0, backward_s=10.0, optimizer_s=5.0, steps=500
     )
-    told = evidence([record], [])
-    assert told.training_s == 95.0
-    assert told.phases["input"] == pytest.approx(60 / 95)
+    seen = evidence([record], [])
+    assert seen.training_s == 95.0
+    assert seen.phases["input"] == pytest.approx(60 / 95)
     primary = diagnose([record], []).primary
     assert primary.cause == "python_input"
 
 
 def test_a_command_that_reports_nothing_lacks_its_phases(tmp_path: Path) -> None:
-    told = diagnose([command_record(tmp_path)], [])
-    assert told.primary.cause == "serial_step"  # 1 of 5 cores, and nothing to say why
-    assert any("phases" in each for each in told.missing)
+    seen = diagnose([command_record(tmp_path)], [])
+    assert seen.primary.cause == "serial_step"  # 1 of 5 cores, and nothing to say why
+    assert any("phases" in each for each in seen.missing)
 
 
 def test_words_and_negative_numbers_that_a_command_reports_are_not_seconds(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_words_and_negative_numbers_that_a_command_reports_are_not_seconds(tmp_p
         (1, [0.1, 0.1, 0.4] * 12, 1),
         (2, [0.5, 0.5, 0.2] * 11, None),
     ],
-    ids=["each step told", "resumed in mid-epoch", "two steps told together"],
+    ids=["each step reported", "resumed in mid-epoch", "two steps reported together"],
 )
-def test_an_epochs_first_step_is_told_from_the_others(
+def test_an_epochs_first_step_is_reported_from_the_others(
     paths: ResultPaths, every: int, seconds: list[float], resumed: int | None
 ) -> None:
     record = first(paths, "vectorized").training
-    told = record.model_copy(
+    seen = record.model_copy(
         update={
             "batches": Batches(every=every, seconds=seconds, pauses=[]),
             "epochs": [record.epochs[0].model_copy(update={"steps": 3})],
@@ -134,7 +134,7 @@ def test_an_epochs_first_step_is_told_from_the_others(
             "resumed_step": resumed,
         }
     )
-    assert running_step(told) == pytest.approx(0.1 / 0.2)
+    assert running_step(seen) == pytest.approx(0.1 / 0.2)
 
 
 def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
@@ -166,7 +166,7 @@ def node_with_gpu(
     return NodeRecord.model_validate(node.model_dump() | {"gpus": [gpu]})
 
 
-def test_a_gpus_own_kernels_count_where_they_are_told_apart(paths: ResultPaths) -> None:
+def test_a_gpus_own_kernels_count_where_they_are_distinguished(paths: ResultPaths) -> None:
     apart = mean_gpus([node_with_gpu(paths, busy=[1.0, 1.0], ours=[0.2, 0.4])])
     assert apart.busy == pytest.approx(0.3)
     whole = mean_gpus([node_with_gpu(paths, busy=[0.6, None], ours=[None, None])])
@@ -178,9 +178,9 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
     known: list[float | None] = [0.0, 0.9, 0.9, 0.6]
     node = node_with_gpu(paths, busy=known, ours=known)
     # Windows of 16 s, of a run that trains from its fourth second on.
-    told = mean_gpus([node], [first(paths, "per_sample")])
-    assert told.training
-    assert told.busy == pytest.approx(0.8)
+    seen = mean_gpus([node], [first(paths, "per_sample")])
+    assert seen.training
+    assert seen.busy == pytest.approx(0.8)
     whole = mean_gpus([node])
     assert whole.busy == pytest.approx(0.6)
 
@@ -188,8 +188,8 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
 def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) -> None:
     run = make_results.plan_of(paths).runs[0]
     attempt = paths.run(run.id).attempt(1)
-    told = diagnose_folder(paths.run(run.id).folder)
-    assert told == diagnose_folder(attempt.folder) == diagnose_file(attempt.rank(0))
+    seen = diagnose_folder(paths.run(run.id).folder)
+    assert seen == diagnose_folder(attempt.folder) == diagnose_file(attempt.rank(0))
 
 
 def naive(folder: Path) -> tuple[JobSpec, list[Remedy]]:
@@ -246,14 +246,14 @@ def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
     factor: float, within: bool
 ) -> None:
     runs = [row("a", 90.0), row("a", 100.0), row("a", 110.0), row("b", 290.0), row("b", 310.0)]
-    [told] = score_predictions([prediction(factor)], runs)
-    assert told["measured"] == pytest.approx(3.0)
-    assert told["measured_low"] == pytest.approx(290 / 110)
-    assert told["measured_high"] == pytest.approx(310 / 90)
-    assert told["within"] is within
+    [seen] = score_predictions([prediction(factor)], runs)
+    assert seen["measured"] == pytest.approx(3.0)
+    assert seen["measured_low"] == pytest.approx(290 / 110)
+    assert seen["measured_high"] == pytest.approx(310 / 90)
+    assert seen["within"] is within
 
 
 def test_what_is_not_measured_yet_has_no_score() -> None:
-    [told] = score_predictions([prediction(3.0)], [row("a", 100.0)])
-    assert told["measured"] is None
-    assert told["within"] is None
+    [seen] = score_predictions([prediction(3.0)], [row("a", 100.0)])
+    assert seen["measured"] is None
+    assert seen["within"] is None

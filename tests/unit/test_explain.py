@@ -64,7 +64,7 @@ def test_each_format_gives_the_jobs_figures(name: str, expected: list[Any]) -> N
     assert [figures(job) for job in jobs(name)] == expected
 
 
-def test_reportseff_tells_shares_and_what_it_does_not_know_is_none() -> None:
+def test_reportseff_says_shares_and_what_it_does_not_know_is_none() -> None:
     first, second, running = jobs("reportseff")
     assert (first.efficiency, first.memory_efficiency) == pytest.approx((0.2, 0.334))
     assert first.time_efficiency == pytest.approx(0.179)
@@ -103,7 +103,7 @@ def test_what_makes_a_figure_worth_less_is_said(name: str, note: str) -> None:
     assert any(note in said for job in jobs(name) for said in job.notes)
 
 
-def test_lsf_tells_the_cores_by_its_peak_where_nothing_else_does() -> None:
+def test_lsf_says_the_cores_by_its_peak_where_nothing_else_does() -> None:
     """5.89 cores are 98.15 %: of 6."""
     text = "CPU PEAK: 5.89 ;\nCPU AVERAGE EFFICIENCY: 42.81% ;  CPU PEAK EFFICIENCY: 98.15%"
     (job,) = read_text(text).jobs
@@ -119,12 +119,12 @@ def test_lsf_that_has_not_looked_yet_is_not_called_idle() -> None:
 
 
 def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
-    told = explain(replace(jobs("lsf_forum")[0], cores=5))
-    assert told.follows[0].startswith("1.00 of 5 cores used")
-    assert "exactly one core busy, 1/5" in told.follows[0]
-    assert "never a second core" in told.follows[1]
-    assert any("held to fewer cores" in text and "one thread" in text for text in told.unknown)
-    assert told.command == "hpcncf run -- COMMAND"
+    seen = explain(replace(jobs("lsf_forum")[0], cores=5))
+    assert seen.follows[0].startswith("1.00 of 5 cores used")
+    assert "exactly one core busy, 1/5" in seen.follows[0]
+    assert "never a second core" in seen.follows[1]
+    assert any("held to fewer cores" in text and "one thread" in text for text in seen.unknown)
+    assert seen.command == "hpcncf run -- COMMAND"
 
 
 @pytest.mark.parametrize(
@@ -155,17 +155,17 @@ def test_three_figures_give_the_fourth(
     ],
 )
 def test_the_forums_lines_with_their_times_need_no_question(text: str) -> None:
-    told = explain(read_text(text).jobs[0])
-    assert told.job.cores == 5
-    assert "exactly one core busy, 1/5" in told.follows[0]
-    assert told.job.core_hours_idle == pytest.approx(0.8 * 5 * 8570 / 3600)
-    assert not any("--cores" in text for text in told.unknown)
+    seen = explain(read_text(text).jobs[0])
+    assert seen.job.cores == 5
+    assert "exactly one core busy, 1/5" in seen.follows[0]
+    assert seen.job.core_hours_idle == pytest.approx(0.8 * 5 * 8570 / 3600)
+    assert not any("--cores" in text for text in seen.unknown)
 
 
 def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_for() -> None:
-    told = explain(jobs("lsf_forum")[0])
-    assert "with 5 cores this is one core busy" in told.follows[0]
-    assert any("--cores N" in text for text in told.unknown)
+    seen = explain(jobs("lsf_forum")[0])
+    assert "with 5 cores this is one core busy" in seen.follows[0]
+    assert any("--cores N" in text for text in seen.unknown)
 
 
 @pytest.mark.parametrize(
@@ -182,24 +182,24 @@ def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_
     ],
 )
 def test_a_number_of_cores_used_has_its_pattern(cpu_s: float, cores: int, said: str) -> None:
-    told = explain(Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
-    assert said in told.follows[0]
+    seen = explain(Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
+    assert said in seen.follows[0]
 
 
 def test_what_is_missing_is_asked_of_sacct_in_one_command() -> None:
-    told = [explain(job) for job in (*jobs("sacct"), *jobs("reportseff"))]
-    command, _ = command_for(told)
+    seen = [explain(job) for job in (*jobs("sacct"), *jobs("reportseff"))]
+    command, _ = command_for(seen)
     assert command.startswith("sacct -j 2,24418960 --parsable2 --format=JobID,State,")
     assert command.endswith("| hpcncf explain -")
 
 
 def test_a_job_that_waits_leaves_nothing_to_find_out() -> None:
-    told = explain(jobs("seff_pending")[0])
-    assert (told.unknown, told.command) == ((), "")
-    assert "has not started" in told.follows[-1]
+    seen = explain(jobs("seff_pending")[0])
+    assert (seen.unknown, seen.command) == ((), "")
+    assert "has not started" in seen.follows[-1]
 
 
-def test_a_killed_job_is_not_told_to_ask_for_less_memory() -> None:
+def test_a_killed_job_is_not_asked_to_ask_for_less_memory() -> None:
     job = Job("sacct", state="OUT_OF_MEMORY", memory_mib=100, memory_asked_mib=1000)
     said = explain(job).follows
     assert not any("would do" in text for text in said)
@@ -211,12 +211,12 @@ def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
     text = "JobID|State|AllocCPUS|Elapsed|TotalCPU\n7|RUNNING|5|01:00:00|00:00:00\n"
     (sacct,) = read_text(text + "7.batch|RUNNING|5|01:00:00|00:00:01\n").jobs
     for job in (seff, sacct):
-        told = explain(job)
+        seen = explain(job)
         assert job.efficiency is None
         assert any("ended steps" in note or "have ended" in note for note in job.notes)
         assert job.memory_mib is None
-        assert told.command.startswith(f"sacct -j {job.id} ")
-        assert told.why.endswith("once it has ended")
+        assert seen.command.startswith(f"sacct -j {job.id} ")
+        assert seen.why.endswith("once it has ended")
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
 def test_one_core_that_is_busy_and_one_that_waits_are_different_questions(
     cpu_s: float, cores: int, said: str
 ) -> None:
-    told = explain(Job("sacct", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
-    assert said in told.unknown[0]
+    seen = explain(Job("sacct", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
+    assert said in seen.unknown[0]
 
 
 def test_several_nodes_leave_open_which_waited() -> None:
@@ -242,7 +242,7 @@ def test_a_decimal_comma_is_not_understood_and_said() -> None:
     assert "LC_ALL=C" in found.problems[0]
 
 
-def test_rows_of_sacct_without_their_header_are_told_from_nothing() -> None:
+def test_rows_of_sacct_without_their_header_are_reported_from_nothing() -> None:
     found = read_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
     assert not found.jobs
     assert "header" in found.problems[0]
@@ -296,8 +296,8 @@ CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9",
 @given(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=60)), max_size=25), CELLS)
 def test_no_text_crashes_it_and_what_comes_out_is_json(lines: list[str], cell: str) -> None:
     text = "\n".join(lines)
-    for told in (text, text.replace("0", cell), text[::-1]):
-        for job in read_text(told).jobs:
+    for seen in (text, text.replace("0", cell), text[::-1]):
+        for job in read_text(seen).jobs:
             json.dumps(explain(job).plain(), allow_nan=False)
 
 
@@ -381,13 +381,13 @@ def test_what_hpcncf_recorded_itself_is_sent_to_diagnose(
     assert f"hpcncf diagnose {tmp_path / name}\n" in capsys.readouterr().out
 
 
-def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
+def test_a_report_without_its_cores_still_says_how_many_were_used() -> None:
     """By hand: 8,340 s of CPU in 8,370 s."""
     text = "Resource usage summary:\n CPU time : 8340.00 sec.\n Run time : 8370 sec.\n"
     (job,) = read_text(text).jobs
-    told = explain(job)
-    assert told.follows[0] == "1.00 cores used on average; of how many, the text does not say"
-    assert told.unknown[0] == "how many cores it had: give it with --cores N"
+    seen = explain(job)
+    assert seen.follows[0] == "1.00 cores used on average; of how many, the text does not say"
+    assert seen.unknown[0] == "how many cores it had: give it with --cores N"
 
 
 @pytest.mark.parametrize(
@@ -403,6 +403,6 @@ def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
         ),
     ],
 )
-def test_how_a_job_ended_is_told(text: str, end: str) -> None:
+def test_how_a_job_ended_is_reported(text: str, end: str) -> None:
     (job,) = read_text(text).jobs
     assert explain(job).follows[-1] == f"it ended with exit code {end}"

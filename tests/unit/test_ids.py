@@ -1,4 +1,4 @@
-"""Slurm's ids of arrays and their elements: told one by one, asked and cancelled together."""
+"""Slurm's ids of arrays and their elements: reported one by one, asked and cancelled together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def test_an_array_is_asked_about_once() -> None:
     assert masters(["12_0", "12_1", "9"]) == ["12", "9"]
 
 
-def test_elements_that_share_a_row_are_told_apart() -> None:
+def test_elements_that_share_a_row_are_distinguished() -> None:
     assert elements("66_[2-4,7%2]") == ["66_2", "66_3", "66_4", "66_7"]
     assert elements("66_2") == ["66_2"]
 

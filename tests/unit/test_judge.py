@@ -127,10 +127,10 @@ def test_where_more_time_or_memory_helps_the_reason_says_how(
 
 
 def test_the_rank_that_was_killed_is_the_one_that_left_no_record() -> None:
-    """srun ends the others by SIGTERM, so that they tell of nothing else."""
+    """srun ends the others by SIGTERM, so that they say of nothing else."""
     by = sent(RUN, "slurm", started=True, slurm=state_of("FAILED", "12_3"))
-    told = {"outcome": "stopped", "exit_code": 143, "error": None}
-    state, why = decide(RUN, attempt(RUN, 1, **told), by)
+    seen = {"outcome": "stopped", "exit_code": 143, "error": None}
+    state, why = decide(RUN, attempt(RUN, 1, **seen), by)
     assert (state, why.endswith("; no record of rank 1")) == ("failed", True)
 
 
@@ -201,11 +201,11 @@ def test_what_other_code_or_other_data_made_is_stale() -> None:
     assert stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
     elsewhere = f"{ELSEWHERE}/there, and were submitted by hpcncf (/here)"
     by_others = whole[0].model_copy(update={"warnings": [elsewhere]})
-    told = stale(RUN, [by_others], "abc1234")
-    assert told == f"ran other code than was submitted: {elsewhere}"
+    seen = stale(RUN, [by_others], "abc1234")
+    assert seen == f"ran other code than was submitted: {elsewhere}"
     warned = [whole[0].model_copy(update={"warnings": [f"{CHANGED}hpcncf (/here) is not"]})]
-    told = "ran other code than was submitted: hpcncf (/here) is not"
-    assert stale(RUN, warned, None) == told
+    seen = "ran other code than was submitted: hpcncf (/here) is not"
+    assert stale(RUN, warned, None) == seen
     other = RUN.model_copy(update={"data_key": "other"})
     assert "other data (key, now other)" in (stale(other, whole, None) or "")
 
@@ -248,7 +248,7 @@ def test_a_job_started_by_hand_is_judged_by_slurms_word_too() -> None:
     assert decide(RUN, attempt(RUN, 0, alive=True), None, gone)[0] == "out_of_memory"
 
 
-def test_what_slurm_was_being_given_is_not_told_as_lost() -> None:
+def test_what_slurm_was_being_given_is_not_reported_as_lost() -> None:
     given = sent(RUN, "slurm", job=False, alive=False)
     assert decide(RUN, None, given)[0] == "lost"
     submission = given.submission.model_copy(update={"sending": [[RUN.id]]})

@@ -1,4 +1,4 @@
-"""What tells two configurations apart stands in their labels."""
+"""What distinguishes two configurations stands in their labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcncf_analysis.configurations import (
     varying_settings,
 )
 
-# Told in other words: a rank's threads, and the batch over all ranks.
+# Reported in other words: a rank's threads, and the batch over all ranks.
 OTHERWISE = {"threads", "global_batch_size", "batch_size_per_rank"}
 NEVER_APART = {"checkpoint_every_min", "log_every", "seed"}
 
@@ -25,8 +25,8 @@ def row(**settings: Any) -> Row:
 
 
 def label(rows: list[Row]) -> list[str]:
-    told = varying_settings(rows)
-    return [" · ".join(label_settings(each, told).values()) for each in rows]
+    seen = varying_settings(rows)
+    return [" · ".join(label_settings(each, seen).values()) for each in rows]
 
 
 def test_every_setting_of_a_training_has_its_place_in_a_label() -> None:
@@ -73,15 +73,15 @@ def test_of_many_settings_a_label_names_those_of_its_own() -> None:
         {"engine": "native"},
     ]
     rows = [row(), *(row(**each) for each in changes)]
-    told = varying_settings(rows)
-    unsaid = commonest_values(rows, told)
-    words = [" · ".join(label_settings(each, told, unsaid).values()) for each in rows]
+    seen = varying_settings(rows)
+    unsaid = commonest_values(rows, seen)
+    words = [" · ".join(label_settings(each, seen, unsaid).values()) for each in rows]
     assert words[:2] == ["vectorized", "vectorized · adam fused"]
     assert len(set(words)) == len(rows)
     assert commonest_values(rows[:3], varying_settings(rows[:3])) == {}
 
 
-def test_how_often_ranks_meet_is_told_of_those_that_step_apart() -> None:
+def test_how_often_ranks_meet_is_reported_of_those_that_step_apart() -> None:
     apart = {"sync": "local_sgd", "sync_every": 4}
     assert label([row(sync="rows"), row(**apart)]) == [
         "vectorized · sync rows",

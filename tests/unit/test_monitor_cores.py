@@ -134,7 +134,7 @@ def test_without_cgroups_nothing_limits(tmp_path: Path) -> None:
     assert cgroup.threads_per_core(tmp_path) is None
 
 
-def test_the_version_tells_hybrid_from_pure(tmp_path: Path) -> None:
+def test_the_version_says_hybrid_from_pure(tmp_path: Path) -> None:
     assert cgroup.cgroup_version(v2(tmp_path / "2", "/a", {})) == "v2"
     only_v1 = v1(tmp_path / "1", "/a", {})
     assert cgroup.cgroup_version(only_v1) == "v1"

@@ -1,4 +1,4 @@
-"""GPUs: what NVML's answers become, and that nothing is told where nobody answers."""
+"""GPUs: what NVML's answers become, and that nothing is reported where nobody answers."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Nvml:
 
     def nvmlDeviceGetProcessUtilization(self, _: int, since: int) -> Any:
         self.since.append(since)
-        told = [Utilization(7, 40, 10), Utilization(7, 50, 30), Utilization(8, 45, 60)]
-        return self.answer("process utilization", told)
+        seen = [Utilization(7, 40, 10), Utilization(7, 50, 30), Utilization(8, 45, 60)]
+        return self.answer("process utilization", seen)
 
 
 def sampled(nvml: Nvml, sees_pids: bool = True) -> tuple[Gpus, GpuWindow]:
@@ -108,10 +108,10 @@ def test_nothing_is_found_where_there_is_no_driver() -> None:
             opened()
 
 
-def test_a_sample_is_what_nvml_told_over_its_time() -> None:
+def test_a_sample_is_what_nvml_reported_over_its_time() -> None:
     nvml = Nvml()
-    gpus, told = sampled(nvml)
-    assert told == GpuWindow(
+    gpus, seen = sampled(nvml)
+    assert seen == GpuWindow(
         length_s=2.0,
         busy_s=1.0,
         ours_s=0.4,  # process 7 had 10 % and 30 %: 20 % of two seconds
@@ -126,7 +126,7 @@ def test_a_sample_is_what_nvml_told_over_its_time() -> None:
     assert nvml.since == [0, 50], "each sample of NVML's is counted once"
 
 
-def test_processes_are_told_apart_over_all_of_the_time() -> None:
+def test_processes_are_distinguished_over_all_of_the_time() -> None:
     """7 is the run's and had 20 %, 8 is somebody's and had 60 %, in each of two samples."""
     gpus, _ = sampled(Nvml())
     gpus.sample({7}, 4.0)
@@ -137,19 +137,19 @@ def test_processes_are_told_apart_over_all_of_the_time() -> None:
 
 
 def test_a_process_that_came_later_has_its_share_of_all_the_time() -> None:
-    told = Processes(sees_pids=True)
-    told.add({}, {}, {5}, 3.0)
-    told.add({5: 0.8}, {5: None}, {5}, 1.0)
-    told.add({}, {5: 20.0}, set(), 0.0)
-    assert told.summary() == [GpuProcess(pid=5, ours=True, busy=0.2, memory_peak_mib=20.0)]
+    seen = Processes(sees_pids=True)
+    seen.add({}, {}, {5}, 3.0)
+    seen.add({5: 0.8}, {5: None}, {5}, 1.0)
+    seen.add({}, {5: 20.0}, set(), 0.0)
+    assert seen.summary() == [GpuProcess(pid=5, ours=True, busy=0.2, memory_peak_mib=20.0)]
 
 
-def test_in_a_container_processes_are_told_but_not_whose_they_are() -> None:
+def test_in_a_container_processes_are_reported_but_not_whose_they_are() -> None:
     gpus, _ = sampled(Nvml(), sees_pids=False)
     assert [(each.pid, each.ours) for each in gpus.processes[0]] == [(8, None), (7, None)]
 
 
-def test_what_nvml_does_not_tell_of_processes_is_none() -> None:
+def test_what_nvml_does_not_say_of_processes_is_none() -> None:
     (first, second) = sampled(Nvml("process utilization"))[0].processes[0]
     assert (first.busy, second.busy, first.memory_peak_mib) == (None, None, 100.0)
     assert [each.memory_peak_mib for each in sampled(Nvml("processes"))[0].processes[0]] == [
@@ -162,9 +162,9 @@ def test_without_an_energy_counter_it_is_power_by_time() -> None:
     assert sampled(Nvml("energy"))[1].energy_j == 500.0
 
 
-def test_what_a_gpu_refuses_is_none_and_the_rest_is_told() -> None:
-    told = sampled(Nvml("utilization"))[1]
-    assert (told.busy_s, told.energy_j) == (None, 700.0)
+def test_what_a_gpu_refuses_is_none_and_the_rest_is_reported() -> None:
+    seen = sampled(Nvml("utilization"))[1]
+    assert (seen.busy_s, seen.energy_j) == (None, 700.0)
     assert sampled(Nvml("processes"))[1].ours_memory_mib is None
     assert sampled(Nvml("process utilization"))[1].ours_s is None
 
@@ -175,9 +175,9 @@ def test_no_sample_of_any_process_means_that_none_was_there(error: int) -> None:
 
 
 def test_in_a_container_whose_numbers_are_others_ours_is_unknown() -> None:
-    gpus, told = sampled(Nvml(), sees_pids=False)
-    assert (told.ours_s, told.ours_memory_mib, gpus.used) == (None, None, set())
-    assert told.busy_s == 1.0
+    gpus, seen = sampled(Nvml(), sees_pids=False)
+    assert (seen.ours_s, seen.ours_memory_mib, gpus.used) == (None, None, set())
+    assert seen.busy_s == 1.0
 
 
 def test_neighbours_add_up_and_what_one_of_them_misses_is_unknown() -> None:
@@ -192,17 +192,17 @@ def test_a_nodes_windows_merge_their_gpus() -> None:
     assert merge_windows(first, second).gpus == (merge(HALF, HALF),) * 2
 
 
-def test_a_series_tells_shares_of_the_gpus_that_are_the_runs() -> None:
+def test_a_series_says_shares_of_the_gpus_that_are_the_runs() -> None:
     windows, process = [(HALF, HALF), (HALF, merge(HALF, HALF))], GpuProcess(pid=7, **UNKNOWN)
-    (told,) = gpus_of_node(TWO, {1}, windows, {1: [process]})
-    assert told.processes == [process]
-    assert (told.index, told.uuid) == (1, "GPU-bb22")
-    assert told.busy == [0.5, 0.5]
-    assert told.ours == [0.25, 0.25]
-    assert told.energy_j == [600.0, 1200.0]
-    assert told.sm_mhz == [1500.0, 1500.0]
-    assert told.throttled["power"] == [0.5, 0.5]
-    assert told.throttled["thermal"] == [0.0, 0.0]
+    (seen,) = gpus_of_node(TWO, {1}, windows, {1: [process]})
+    assert seen.processes == [process]
+    assert (seen.index, seen.uuid) == (1, "GPU-bb22")
+    assert seen.busy == [0.5, 0.5]
+    assert seen.ours == [0.25, 0.25]
+    assert seen.energy_j == [600.0, 1200.0]
+    assert seen.sm_mhz == [1500.0, 1500.0]
+    assert seen.throttled["power"] == [0.5, 0.5]
+    assert seen.throttled["thermal"] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_of_unlike_gpus_a_number_is_nvmls_only_where_cuda_counts_by_the_bus(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(open_gpus() is None, reason="needs a GPU, its driver and nvidia-ml-py")
-def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:
+def test_a_real_gpu_says_what_this_process_did_on_it(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", interval_s=0.5)
     monitor.start()
@@ -253,11 +253,11 @@ def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:
         matrix = (matrix @ matrix).clamp(0, 1)
         torch.cuda.synchronize()
     monitor.stop()
-    told = monitor.node_record().gpus
-    assert told
-    (busy, energy_j) = (max(each or 0.0 for each in s) for s in (told[0].busy, told[0].energy_j))
+    seen = monitor.node_record().gpus
+    assert seen
+    (busy, energy_j) = (max(each or 0.0 for each in s) for s in (seen[0].busy, seen[0].energy_j))
     assert busy > 0.5
     assert energy_j > 1
-    assert told[0].throttled.keys() == REASONS.keys()
+    assert seen[0].throttled.keys() == REASONS.keys()
     if sees_pids():
-        assert max(each or 0.0 for each in told[0].ours_memory_mib) > 64
+        assert max(each or 0.0 for each in seen[0].ours_memory_mib) > 64

@@ -1,4 +1,4 @@
-"""Memory that grows with every step, told from memory that comes, goes or is loaded."""
+"""Memory that grows with every step, separated from memory that comes, goes or is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def grown(mib: Callable[[int], float], windows: int = 60, width_s: float = 1.0) 
     return None if found is None else found.mib
 
 
-def test_what_every_step_keeps_is_told_with_its_size() -> None:
+def test_what_every_step_keeps_is_reported_with_its_size() -> None:
     assert grown(lambda n: 500 + 4 * n) == pytest.approx(188, rel=0.05)  # 4 MiB/s for 47 s
     assert grown(lambda n: 500 + 4 * n + 40 * (n % 10 == 0)) is not None  # with evaluations
     assert grown(lambda n: 500 + 4 * n, windows=600, width_s=60) is not None
@@ -29,7 +29,7 @@ def test_what_every_step_keeps_is_told_with_its_size() -> None:
         lambda n: 900 - 500 * math.exp(-n / 12),  # levels off
         lambda n: 500 + 400 * (n > 40),  # comes in one piece
         lambda n: 500 + 200 * (n // 15 % 2),  # comes and goes
-        lambda n: 500 + n,  # too little to tell
+        lambda n: 500 + n,  # too little to say
         lambda n: 9_000 + 4 * n,  # of what there is, little
         lambda n: 1_000 - 5 * n,
     ],
@@ -45,9 +45,9 @@ def test_a_short_run_says_nothing() -> None:
 
 
 def test_the_warning_names_what_usually_causes_it() -> None:
-    told = str(Growth(1234.5, 60))
-    assert told.startswith("memory grew steadily, by 1,234 MiB in 60 s")
-    assert "loss.item() or loss.detach()" in told
+    seen = str(Growth(1234.5, 60))
+    assert seen.startswith("memory grew steadily, by 1,234 MiB in 60 s")
+    assert "loss.item() or loss.detach()" in seen
 
 
 def test_a_process_that_has_ended_holds_nothing() -> None:

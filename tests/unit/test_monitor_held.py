@@ -39,13 +39,13 @@ def v2(tmp_path: Path) -> Path:
     )
 
 
-def test_v2_tells_microseconds_of_the_cgroup_with_the_most(v2: Path) -> None:
+def test_v2_says_microseconds_of_the_cgroup_with_the_most(v2: Path) -> None:
     before = read_counters(v2)
     written(v2, {"sys/fs/cgroup/job_7/cpu.stat": STAT.format(6_000_000)})
     assert between(before, read_counters(v2)).throttled_s == 3.5
 
 
-def test_v1_tells_nanoseconds(tmp_path: Path) -> None:
+def test_v1_says_nanoseconds(tmp_path: Path) -> None:
     file = "sys/fs/cgroup/cpu/job_7/cpu.stat"
     root = written(
         tmp_path,
@@ -73,7 +73,7 @@ def test_what_nobody_counts_is_none_and_never_zero(tmp_path: Path) -> None:
     assert between(nothing, nothing) == Held(None, None, None)
 
 
-def test_a_counter_that_is_told_at_one_end_only_tells_nothing() -> None:
+def test_a_counter_that_is_reported_at_one_end_only_says_nothing() -> None:
     one = Counters({Path("a"): 1.0}, 1.0, None)
     other = Counters({Path("b"): 5.0}, None, 2.0)
     assert between(one, other) == Held(None, None, None)

@@ -98,7 +98,7 @@ def test_a_quota_is_named_where_it_is_the_limit() -> None:
     assert "quota is 0.5 cores" in warned(cores(usable=0.5, quota=0.5))
 
 
-def test_a_changed_mask_is_told() -> None:
+def test_a_changed_mask_is_reported() -> None:
     assert "affinity mask was 0-1" in warned(cores(affinity_changed=True))
 
 
@@ -107,12 +107,12 @@ def test_a_short_run_is_too_short_to_judge() -> None:
     assert "too short" not in warned(elapsed_s=20.0)
 
 
-def test_memory_near_its_limit_is_told() -> None:
+def test_memory_near_its_limit_is_reported() -> None:
     assert "95% of its limit" in warned(used=memory(950.0, 1000.0))
     assert warned(used=memory(850.0, 1000.0)) == ""
 
 
-def test_memory_that_grows_in_every_window_is_told() -> None:
+def test_memory_that_grows_in_every_window_is_reported() -> None:
     kept = [
         replace(window(1.0, 1.0), start_s=10.0 * number, anonymous_mib=300.0 + 20 * number)
         for number in range(20)
@@ -121,11 +121,11 @@ def test_memory_that_grows_in_every_window_is_told() -> None:
     assert "memory grew" not in warned(windows=[replace(each, anonymous_mib=9.0) for each in kept])
 
 
-def test_a_neighbour_on_our_cores_is_told() -> None:
+def test_a_neighbour_on_our_cores_is_reported() -> None:
     assert "a neighbour used 0.8 of your 2 cores" in warned(windows=[window(10.0, 2.0)])
 
 
-def test_stolen_time_is_told() -> None:
+def test_stolen_time_is_reported() -> None:
     assert "hypervisor took 10%" in warned(windows=[window(8.0, 8.0, steal_s=2.0)])
 
 

@@ -1,4 +1,4 @@
-"""Whether compute nodes can be expected to see a folder, as far as a login node can tell."""
+"""Whether compute nodes can be expected to see a folder, as far as a login node can say."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def test_only_what_no_other_machine_sees_is_doubted(
     assert said is None or "--check-node" in said
 
 
-def test_where_mounts_are_not_told_nothing_is_doubted(tmp_path: Path) -> None:
+def test_where_mounts_are_not_reported_nothing_is_doubted(tmp_path: Path) -> None:
     assert unshared_folder_warning(Path("/tmp"), tmp_path / "gone") is None

@@ -1,4 +1,4 @@
-"""The job's own Multi-Process Service: begun, told to its clients, ended; or missed in one line."""
+"""The job's own Multi-Process Service: begun, named to clients, ended, or missed in one line."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def test_it_serves_the_jobs_gpus_under_numbers_of_its_own_and_is_ended(calls: Pa
     assert not pipes.exists()
 
 
-def test_where_nvml_tells_them_gpus_go_by_uuid(
-    calls: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nvml_says_them_gpus_go_by_uuid(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers would be the daemon's own to its clients, and NVML's to the monitor."""
     monkeypatch.setitem(sys.modules, "pynvml", TwoGpus())
     monkeypatch.setattr(gpu, "DRIVERS", (calls.parent,))

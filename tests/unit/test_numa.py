@@ -37,19 +37,19 @@ def machine(root: Path, shape: Shape) -> Path:
     return root
 
 
-def told(cores: Iterable[node.Core]) -> list[tuple[int, tuple[int, ...]]]:
+def seen(cores: Iterable[node.Core]) -> list[tuple[int, tuple[int, ...]]]:
     return [(core.node, core.cpus) for core in cores]
 
 
 def test_hyperthreads_are_one_core_and_neighbours_stand_side_by_side(tmp_path: Path) -> None:
     found = node.cores(range(16), machine(tmp_path, TWO_SOCKETS))
-    assert told(found[:5]) == [(0, (0, 8)), (0, (1, 9)), (0, (2, 10)), (0, (3, 11)), (1, (4, 12))]
+    assert seen(found[:5]) == [(0, (0, 8)), (0, (1, 9)), (0, (2, 10)), (0, (3, 11)), (1, (4, 12))]
     assert [core.node for core in found] == [0] * 4 + [1] * 4
 
 
-def test_only_what_is_asked_about_is_told(tmp_path: Path) -> None:
+def test_only_what_is_asked_about_is_reported(tmp_path: Path) -> None:
     root = machine(tmp_path, TWO_SOCKETS)
-    assert told(node.cores([12, 1, 9, 2], root)) == [(0, (1, 9)), (0, (2,)), (1, (12,))]
+    assert seen(node.cores([12, 1, 9, 2], root)) == [(0, (1, 9)), (0, (2,)), (1, (12,))]
     assert node.nodes([1, 9], root) == [0]
     assert node.nodes([1, 4], root) == [0, 1]
 
@@ -58,14 +58,14 @@ def test_only_what_is_asked_about_is_told(tmp_path: Path) -> None:
     ("shape", "cores", "first"),
     [(SIBLINGS_IN_A_ROW, 4, [(0, (0, 1)), (0, (2, 3))]), (DEALT, 8, [(0, (0,)), (0, (2,))])],
 )
-def test_numbers_tell_nothing(
+def test_numbers_say_nothing(
     tmp_path: Path, shape: Shape, cores: int, first: list[tuple[int, tuple[int, ...]]]
 ) -> None:
     found = node.cores(shape, machine(tmp_path, shape))
     assert len(found) == cores
-    assert told(found[:2]) == first
+    assert seen(found[:2]) == first
 
 
-def test_where_the_kernel_tells_nothing_each_cpu_is_a_core(tmp_path: Path) -> None:
-    assert told(node.cores([3, 1], tmp_path)) == [(0, (1,)), (0, (3,))]
+def test_where_the_kernel_says_nothing_each_cpu_is_a_core(tmp_path: Path) -> None:
+    assert seen(node.cores([3, 1], tmp_path)) == [(0, (1,)), (0, (3,))]
     assert node.nodes([1, 3], tmp_path) is None

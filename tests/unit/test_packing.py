@@ -50,14 +50,14 @@ class Slurm:
 
 
 @given(st.integers(1, 60), st.integers(0, 150), st.booleans(), st.integers(1, 50))
-def test_all_room_is_used_whether_or_not_it_is_told(
-    number: int, room: int, told: bool, array: int
+def test_all_room_is_used_whether_or_not_it_is_reported(
+    number: int, room: int, seen: bool, array: int
 ) -> None:
     slurm, wanted = Slurm(room), job_arrays.tasks(runs(number, cpus=(1, 2)))
-    said = job_arrays.fit(wanted, Quota(array, room if told else None), slurm.give)
+    said = job_arrays.fit(wanted, Quota(array, room if seen else None), slurm.give)
     assert sum(map(len, slurm.taken)) == min(room, 2 * number)
     assert all(len(each) <= array for each in slurm.taken)
-    assert bool(said) == (not told and room < 2 * number)
+    assert bool(said) == (not seen and room < 2 * number)
 
 
 def test_an_unknown_room_is_found_in_few_calls() -> None:

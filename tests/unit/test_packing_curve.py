@@ -76,7 +76,7 @@ def test_one_run_on_as_many_cores_stands_beside_it() -> None:
     assert "one run on as many cores makes 130" in next(sentences(found))
 
 
-def test_packs_that_were_short_or_mixed_count_for_nothing_and_are_told() -> None:
+def test_packs_that_were_short_or_mixed_count_for_nothing_and_are_reported() -> None:
     short = [each | {"runs_per_node": 3} for each in pack(2, 90.0, "s")]
     mixed = pack(2, 90.0, "m")
     mixed[1] |= {"negatives": 8}
@@ -108,7 +108,7 @@ def test_on_gpus_a_curve_is_of_one_gpu_and_mps_is_beside_it_from_the_same_run_al
     assert "2 runs on a GPU" in next(sentences(mps))
 
 
-def test_runs_that_were_hardly_at_work_together_are_told() -> None:
+def test_runs_that_were_hardly_at_work_together_are_reported() -> None:
     apart = pack(2, 90.0)
     apart[0] |= {"worked_to": 5.0}
     (found,) = curves([*pack(1, 100.0), *apart])

@@ -1,4 +1,4 @@
-"""What a report's page tells of GPUs: hours and joules of an epoch among it."""
+"""What a report's page says of GPUs: hours and joules of an epoch among it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ POINTS = [{"training.loader": "vectorized", "resources.cpus_per_task": 1}]
 def test_hours_and_joules_of_an_epoch_stand_in_the_report(tmp_path: Path) -> None:
     paths = of_gpus(tmp_path)
     (row,) = collect(paths).runs
-    told = written(paths)
-    section = told.partition("## What the GPUs did")[2].partition("\n## ")[0]
+    seen = written(paths)
+    section = seen.partition("## What the GPUs did")[2].partition("\n## ")[0]
     heads, _, cells = (line.split(" | ") for line in section.splitlines() if line.startswith("|"))
     of = dict(zip(heads, cells, strict=True))
     assert of["GPUs"] == "1 H200"
@@ -49,7 +49,7 @@ def test_hours_and_joules_of_an_epoch_stand_in_the_report(tmp_path: Path) -> Non
     seconds = pytest.approx(row["seconds_per_epoch"], rel=0.005)
     assert float(of["an epoch: J"].replace(",", "")) / 300 == seconds
     assert float(of["an epoch: GPU-s"]) == seconds
-    assert "an epoch: GPU" in told.partition("What an epoch costs")[2]
+    assert "an epoch: GPU" in seen.partition("What an epoch costs")[2]
 
 
 def test_where_nvml_was_not_there_the_report_says_so(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def material(
     )
 
 
-def told(name: str, *findings: Finding, verdict: Any = "cause") -> Diagnosis:
+def seen(name: str, *findings: Finding, verdict: Any = "cause") -> Diagnosis:
     primary = findings[0] if findings else None
     return Diagnosis(name, verdict if primary else "healthy", primary, findings[1:], CORES)
 
@@ -89,11 +89,11 @@ def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:
 
 def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:
     sync = Finding("sync_bound", 0.2, "time", ("waits",), "Exchange less.")
-    (table,) = grids(causes.cause_parts(material([run("a")], {"a": told("a", FINDING, sync)})))
+    (table,) = grids(causes.cause_parts(material([run("a")], {"a": seen("a", FINDING, sync)})))
     assert [cells[1] for cells in table.rows] == ["python_input", "sync_bound"]
     assert table.rows[1][0] == ""
     short = Finding("too_short_to_judge", 0.4, "time", ("3 s",), "Let it run.")
-    (table,) = grids(causes.cause_parts(material([run("a")], {"a": told("a", short)})))
+    (table,) = grids(causes.cause_parts(material([run("a")], {"a": seen("a", short)})))
     assert table.rows[0][2] == NONE  # its share is the start-up's: nobody's fault
 
 
@@ -108,7 +108,7 @@ def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:
     assert table.rows[0][5] == "7"  # computing: 10 - 2 sync - 1 input
 
 
-def test_a_shortage_of_memory_has_a_column_where_a_rank_tells_one() -> None:
+def test_a_shortage_of_memory_has_a_column_where_a_rank_says_one() -> None:
     lacking = rank(0, memory_swap_peak_mib=12.0, memory_limit_mib=500.0)
     (table,) = grids(memory_parts(material([run("a")], of_ranks=[lacking])))
     assert table.columns[-1] == "swapped MiB"
@@ -168,10 +168,10 @@ def test_predictions_are_counted_only_where_they_were_measured() -> None:
 
 
 def test_a_step_falls_from_phase_to_phase() -> None:
-    told_ms = phase_ms_per_step([rank(0), rank(1, input_s=3.0)])
+    seen_ms = phase_ms_per_step([rank(0), rank(1, input_s=3.0)])
     # (1 + 3) s over 200 steps
-    assert told_ms["input"] == pytest.approx(20.0)
-    assert "other" not in told_ms
+    assert seen_ms["input"] == pytest.approx(20.0)
+    assert "other" not in seen_ms
     figure = waterfall_figure(group_configurations([run("a")]), [rank(0)])
     bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
     assert [each[0] for each in bars] == pytest.approx([0, 10, 30, 60, 80])
@@ -185,7 +185,7 @@ def test_one_rank_stands_beside_no_other() -> None:
     assert widths == pytest.approx([1, 7, 2])  # input, computing, waiting: all of 10 s
 
 
-def test_quality_is_told_at_the_end_of_each_evaluation() -> None:
+def test_quality_is_reported_at_the_end_of_each_evaluation() -> None:
     epoch = {"training_s": 5.0, "evaluation_s": 1.0, "checkpoint_s": 0.0, "hr10": 0.5}
     course = model_quality.quality_over_time([epoch, epoch | {"hr10": None}, epoch | {"hr10": 0.7}])
     assert course == [(6.0, 0.5), (18.0, 0.7)]
@@ -215,10 +215,10 @@ def test_a_pull_request_gets_the_first_rows_of_a_long_table() -> None:
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
     page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}
     section = Section("runs", "Runs", [TableBlock(table)])
-    told = render_markdown({**page, "alerts": [], "sections": [section]})
-    assert "run-19" in told
-    assert "run-20" not in told
-    assert "30 more rows stand in report.html" in told
+    seen = render_markdown({**page, "alerts": [], "sections": [section]})
+    assert "run-19" in seen
+    assert "run-20" not in seen
+    assert "30 more rows stand in report.html" in seen
 
 
 def test_a_pull_request_gets_every_remedy_of_the_job_that_tries_them() -> None:
@@ -227,6 +227,6 @@ def test_a_pull_request_gets_every_remedy_of_the_job_that_tries_them() -> None:
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
     page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}
     section = Section("remedies", "Remedies", [TableBlock(table, in_markdown=MAX_REMEDY_ROWS)])
-    told = render_markdown({**page, "alerts": [], "sections": [section]})
-    assert "run-49" in told
-    assert "more rows" not in told
+    seen = render_markdown({**page, "alerts": [], "sections": [section]})
+    assert "run-49" in seen
+    assert "more rows" not in seen

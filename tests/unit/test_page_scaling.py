@@ -104,7 +104,7 @@ def test_a_quality_that_none_can_reach_is_refused(
         (0.85, None, [], "No run evaluated HR@10"),
     ],
 )
-def test_time_to_quality_is_told_where_a_target_was_given(
+def test_time_to_quality_is_reported_where_a_target_was_given(
     target: float | None, hr10: float | None, title: list[str], said: str
 ) -> None:
     shown = material([row(run_id="a")], target, epochs=epochs("a", hr10))

@@ -115,7 +115,7 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
     assert cores * 10_000 / speed == pytest.approx(10)
 
 
-def test_the_waste_is_told_beside_its_band() -> None:
+def test_the_waste_is_reported_beside_its_band() -> None:
     shown = group_configurations([row(cores=4, cores_used=1.3), row("batched", cores_used=0.95)])
     figure = efficiency_against_speed(shown)
     assert [t.get_text() for t in figure.axes[1].texts if "unused" in t.get_text()] == [

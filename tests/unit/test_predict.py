@@ -1,4 +1,4 @@
-"""Predictions from generated steps of known cost: told where the runs determine them, else not."""
+"""Predictions from generated steps of known cost: made where the runs determine them, else not."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_batches_between_two_are_on_the_line_through_them() -> None:
     assert said.phases == pytest.approx({"compute": 2.024e-3, "input": 0.512e-3})
 
 
-def test_threads_that_ran_with_another_batch_are_told() -> None:
+def test_threads_that_ran_with_another_batch_are_reported() -> None:
     sizes = [(threads, 1, batch) for threads in (1, 2, 4) for batch in (256, 1024)]
     known = runs_of(*(size for size in sizes if size != (4, 1, 1024)))
     said = step(point(4, 1, 1024), known)
@@ -117,7 +117,7 @@ def test_threads_that_ran_with_another_batch_are_told() -> None:
     assert said.seconds == pytest.approx(made(point(4, 1, 1024)).step_s, rel=0.02)
 
 
-def test_more_ranks_than_ran_are_told_from_four_numbers_of_them() -> None:
+def test_more_ranks_than_ran_are_reported_from_four_numbers_of_them() -> None:
     """The batch follows the ranks, so that latency and bandwidth are all that changes."""
     known = runs_of(*((1, ranks, 256 * ranks) for ranks in (1, 2, 3, 4, 6)))
     said = step(point(1, 8, 2048), known)
@@ -152,7 +152,7 @@ def test_ranks_that_never_exchanged_anything_are_refused() -> None:
 
 
 def test_numbers_that_always_changed_together_give_no_interval() -> None:
-    """Without any of the runs nothing is known of its threads: no error tells how sure it is."""
+    """Without any of the runs nothing is known of its threads: no error says how sure it is."""
     known = runs_of((1, 1, 256), (2, 1, 1024), (4, 1, 4096))
     errors, refused = predict_held_out(known)
     assert not errors
@@ -235,12 +235,12 @@ def test_threads_that_are_not_the_cores_are_named_by_their_own_setting() -> None
 
 def test_a_setting_that_the_command_has_is_not_added_twice() -> None:
     refused = Refusal("a", "none", ("resources.nodes=1", "resources.tasks_per_node=2"))
-    told = describe(refused, "hpcncf submit a.yaml -s resources.nodes=16")
-    assert told.endswith(
+    seen = describe(refused, "hpcncf submit a.yaml -s resources.nodes=16")
+    assert seen.endswith(
         "submit a.yaml -s resources.nodes=16 -s resources.nodes=1 -s resources.tasks_per_node=2"
     )
-    told = describe(refused, "hpcncf submit a.yaml -s resources.nodes=1")
-    assert told.endswith("submit a.yaml -s resources.nodes=1 -s resources.tasks_per_node=2")
+    seen = describe(refused, "hpcncf submit a.yaml -s resources.nodes=1")
+    assert seen.endswith("submit a.yaml -s resources.nodes=1 -s resources.tasks_per_node=2")
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "seen"),
     [
         (["-s", "resources.tasks_per_node=2", "-s", "resources.cpus_per_task=2"], 0, "predicted: "),
         (["-s", "resources.cpus_per_task=16"], 3, "to know, run it: hpcncf submit"),
@@ -278,16 +278,16 @@ def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) 
         (["--json"], 0, '"measured": true'),
     ],
 )
-def test_predict_tells_or_names_the_run_that_would(
-    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
+def test_predict_says_or_names_the_run_that_would(
+    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, seen: str
 ) -> None:
     where = ["--results", str(results / "results")]
     assert cli.main(["predict", str(results / "demo.yaml"), *where, *words]) == code
     out = capsys.readouterr().out
-    assert told in out
+    assert seen in out
 
 
-def test_what_was_run_gives_its_measured_range_and_what_the_others_would_tell(
+def test_what_was_run_gives_its_measured_range_and_what_the_others_would_say(
     results: Path,
 ) -> None:
     """By hand: repeats at 98, 100 and 102 % of 96,000 instances a second."""
@@ -302,12 +302,12 @@ def test_what_was_run_gives_its_measured_range_and_what_the_others_would_tell(
     assert (said.low, said.high) == pytest.approx((epoch_s / 1.02, epoch_s / 0.98))
     assert isinstance(said.without_it, Prediction)
     assert said.without_it.seconds_per_epoch != said.seconds_per_epoch
-    told = describe(said, "hpcncf submit job.yaml")
-    assert "it was run: 4.36 s/epoch [4.28–4.45] over 3 runs" in told
-    assert "the other runs alone would predict" in told
+    seen = describe(said, "hpcncf submit job.yaml")
+    assert "it was run: 4.36 s/epoch [4.28–4.45] over 3 runs" in seen
+    assert "the other runs alone would predict" in seen
 
 
-def test_what_was_run_is_told_though_the_others_alone_would_refuse() -> None:
+def test_what_was_run_is_reported_though_the_others_alone_would_refuse() -> None:
     alone = made(point(2))
     said = predict._ran(alone, [alone], Refusal("a", "no run of two threads"))
     assert "(one run: no interval)" in describe(said, "")

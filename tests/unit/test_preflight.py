@@ -86,7 +86,7 @@ def test_what_fits_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "asked", "told"),
+    ("site", "asked", "seen"),
     [
         (Site(partition="short"), {"timeout_min": 60},
          "requests 60 min; partition short allows 5 min: -s resources.timeout_min=5; "
@@ -117,10 +117,10 @@ def test_what_fits_is_not_refused() -> None:
          "Did you mean 'cpu'? There are: cpu, short, gpu"),
     ],
 )  # fmt: skip
-def test_what_cannot_run_is_told_with_what_would(
-    site: Site, asked: dict[str, Any], told: str
+def test_what_cannot_run_is_reported_with_what_would(
+    site: Site, asked: dict[str, Any], seen: str
 ) -> None:
-    assert refusal(site, **asked) == told
+    assert refusal(site, **asked) == seen
 
 
 def test_of_several_partitions_one_that_fits_is_enough() -> None:
@@ -166,7 +166,7 @@ def partition(name: str, **changes: object) -> Partition:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "seen"),
     [
         ({"state": "DOWN"}, "partition cpu is down: jobs wait, none starts"),
         ({"state": "DRAIN"}, "is being drained: it takes no job"),
@@ -179,10 +179,10 @@ def partition(name: str, **changes: object) -> Partition:
         ({"qos": frozenset({"long"})}, None),
     ],
 )
-def test_a_partition_has_rules_of_its_own(changes: dict[str, object], told: str | None) -> None:
+def test_a_partition_has_rules_of_its_own(changes: dict[str, object], seen: str | None) -> None:
     known = replace(KNOWN, partitions=[partition("cpu", **changes)])
     said = refusal(Site(account="Mine"), known, nodes=2)
-    assert said is None if told is None else told in str(said)
+    assert said is None if seen is None else seen in str(said)
 
 
 def qos(*flags: str, minutes: int | None = None) -> Capacity:
@@ -200,7 +200,7 @@ def test_a_qos_has_a_limit_and_may_lift_the_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "told"),
+    ("site", "seen"),
     [
         (Site(account="lap"), "account 'lap' is not one that you may use here: set account in the "
                               "site file. Did you mean 'lab'? There are: lab"),
@@ -210,17 +210,17 @@ def test_a_qos_has_a_limit_and_may_lift_the_partitions() -> None:
         (Site(reservation="Spring"), None),
     ],
 )  # fmt: skip
-def test_names_that_slurm_does_not_know_are_told(site: Site, told: str | None) -> None:
+def test_names_that_slurm_does_not_know_are_reported(site: Site, seen: str | None) -> None:
     known = replace(
         qos(), accounts=frozenset({"lab"}), reservations=preflight.parse_reservations(
             "ReservationName=Spring StartTime=2026-11-21T16:52:59 Nodes=node3\n"
         ),
     )  # fmt: skip
     said = refusal(site, known)
-    assert said is None if told is None else str(said).startswith(told)
+    assert said is None if seen is None else str(said).startswith(seen)
 
 
-def test_of_a_cluster_that_tells_nothing_nothing_is_refused() -> None:
+def test_of_a_cluster_that_says_nothing_nothing_is_refused() -> None:
     assert refusal(Site(partition="nope", qos="nope"), Capacity(), nodes=1000) is None
 
 

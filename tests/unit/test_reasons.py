@@ -24,7 +24,7 @@ from hpcncf.slurm.states import NEVER, WORDS, describe_reason
         ("ReasonOfALaterSlurm", "ReasonOfALaterSlurm"),
     ],
 )
-def test_a_reason_is_told_in_words(reason: str, words: str) -> None:
+def test_a_reason_is_reported_in_words(reason: str, words: str) -> None:
     assert words in describe_reason(reason)
 
 

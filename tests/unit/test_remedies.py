@@ -64,13 +64,13 @@ def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
 def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     base, first = one([100, 101, 102]), one([200, 202, 204], fused=True)
     other, both = one([150, 151, 152], batch=2), one([240, 242, 244], fused=True, batch=2)
-    told = remedy_effects.measure_effects([both, base, other, first])
-    assert [each.one.label for each in told] == ["fused", "batch", "fused, batch"]
-    assert told[-1].on is first
-    assert told[-1].changed == {"batch": 2}
-    assert told[-1].gain.value == pytest.approx(242 / 202)
-    assert told[-1].gain.low == pytest.approx(240 / 204)
-    assert told[-1].overall.value == pytest.approx(242 / 101)
+    seen = remedy_effects.measure_effects([both, base, other, first])
+    assert [each.one.label for each in seen] == ["fused", "batch", "fused, batch"]
+    assert seen[-1].on is first
+    assert seen[-1].changed == {"batch": 2}
+    assert seen[-1].gain.value == pytest.approx(242 / 202)
+    assert seen[-1].gain.low == pytest.approx(240 / 204)
+    assert seen[-1].overall.value == pytest.approx(242 / 101)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     ],
 )
 def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> None:
-    [told] = remedy_effects.measure_effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
-    assert told.verdict == verdict
-    sentence = remedy_effects.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
+    [seen] = remedy_effects.measure_effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
+    assert seen.verdict == verdict
+    sentence = remedy_effects.SENTENCES[seen.verdict].format(gain=f"{seen.gain.value:.2f}×")
     quality = " (HR@10 0.800 to 0.700)" if verdict == "worse model" else ""
-    assert remedy_effects.describe_effect(told) == sentence + quality
+    assert remedy_effects.describe_effect(seen) == sentence + quality
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> No
 )
 def test_a_better_model_is_said_first(rates: list[float], said: str) -> None:
     large = one([99.0, 100.0, 101.0], 0.33)
-    (told,) = remedy_effects.measure_effects([large, one(rates, 0.746, lr_scale="linear")])
-    assert remedy_effects.describe_effect(told) == f"a better model (HR@10 0.330 to 0.746); {said}"
+    (seen,) = remedy_effects.measure_effects([large, one(rates, 0.746, lr_scale="linear")])
+    assert remedy_effects.describe_effect(seen) == f"a better model (HR@10 0.330 to 0.746); {said}"
 
 
 def test_two_repeats_that_happen_to_agree_settle_nothing_that_others_show_to_be_chance() -> None:
     """1.12 times as fast, apart: but repeats of the other settings are as far from one another."""
     base, pinned = one([100.0, 100.5]), one([112.0, 112.5], pin="numa")
-    told = remedy_effects.measure_effects([base, pinned])
-    assert [each.verdict for each in told] == ["gains"]
+    seen = remedy_effects.measure_effects([base, pinned])
+    assert [each.verdict for each in seen] == ["gains"]
     unsteady = [one([100.0, 112.0 + at], number=at) for at in range(3)]
     found = remedy_effects.measure_effects([base, pinned, *unsteady])
     assert {remedy_effects.format_changes(each.changed): each.verdict for each in found}[
@@ -127,15 +127,15 @@ def test_a_gain_within_three_standard_errors_is_not_settled() -> None:
 
 
 def test_one_repeat_says_that_it_is_one() -> None:
-    [told] = remedy_effects.measure_effects([one([100]), one([300], fused=True)])
-    assert remedy_effects.describe_effect(told) == "gains 3.00×, measured once"
+    [seen] = remedy_effects.measure_effects([one([100]), one([300], fused=True)])
+    assert remedy_effects.describe_effect(seen) == "gains 3.00×, measured once"
 
 
 def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
-    told = remedy_effects.measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
-    table = remedy_effects.remedies_table(told)
+    seen = remedy_effects.measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
+    table = remedy_effects.remedies_table(seen)
     assert table.rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
-    assert remedy_effects.describe_baseline(told).startswith("Baseline: base.")
+    assert remedy_effects.describe_baseline(seen).startswith("Baseline: base.")
 
 
 def test_without_a_baseline_there_is_no_table(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_baselines_repeats_are_marked() -> None:
     assert marked == ["vectorized"] * 2
 
 
-def test_a_baseline_without_a_complete_run_is_told(tmp_path: Path) -> None:
+def test_a_baseline_without_a_complete_run_is_reported(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, baseline=BASE)
     others = [run for run in make_results.plan_of(paths).runs if not run.baseline]
     make_results.complete(paths, others)

@@ -38,7 +38,7 @@ def test_a_waiting_job_says_why() -> None:
     }
 
 
-def test_the_steps_tell_what_the_job_does_not() -> None:
+def test_the_steps_say_what_the_job_does_not() -> None:
     """Rows as sacct of Slurm 22.05 prints them: a job row FAILED, its step OUT_OF_MEMORY."""
     found = read_sacct(
         "66_0|COMPLETED|0:0\n66_0.batch|COMPLETED|0:0\n66_0.0|COMPLETED|0:0\n"
@@ -83,7 +83,7 @@ ACCOUNT = """\
 """
 
 
-def test_squeue_tells_where_it_runs_since_when_and_when_it_starts() -> None:
+def test_squeue_says_where_it_runs_since_when_and_when_it_starts() -> None:
     found = read_squeue(QUEUE)
     assert found["1_0"] == JobState("running", "RUNNING", "", "node[1-2]", elapsed_s=3.0)
     assert (found["7"].state, found["7"].starts) == ("pending", "2026-11-21T17:09:00")
@@ -92,7 +92,7 @@ def test_squeue_tells_where_it_runs_since_when_and_when_it_starts() -> None:
     assert (found["26"].restarts, found["26"].ended) == (1, "")
 
 
-def test_squeue_tells_how_an_ended_job_ended() -> None:
+def test_squeue_says_how_an_ended_job_ended() -> None:
     found = read_squeue(QUEUE)
     assert found["25_1"].state == "completed"
     assert found["25_1"].ended == "2026-11-21T16:50:24"
@@ -120,7 +120,7 @@ def test_what_sacct_alone_takes_for_running_is_unknown() -> None:
     assert "sacct last knew Slurm job 29_0 as RUNNING" in both["29_0"].reason
 
 
-def test_a_late_sacct_does_not_undo_an_end_that_squeue_tells() -> None:
+def test_a_late_sacct_does_not_undo_an_end_that_squeue_says() -> None:
     late = read_sacct("24|RUNNING|0:0|00:00:01|Unknown|node1\n")
     assert merged(read_squeue(QUEUE), late)["24"].state == "failed"
 

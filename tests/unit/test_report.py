@@ -30,7 +30,7 @@ def reported(paths: ResultPaths, code: int = 0) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class Written:
     paths: ResultPaths
     html: str
     markdown: str
@@ -38,17 +38,17 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """The demo, complete, reported once: to draw takes its seconds."""
     paths = make_results.demo(tmp_path_factory.mktemp("whole"))
     make_results.complete(paths)
     out = StringIO()
     with redirect_stdout(out):
         html, markdown = reported(paths)
-    return Told(paths, html, markdown, out.getvalue())
+    return Written(paths, html, markdown, out.getvalue())
 
 
-def test_a_whole_job_is_reported(whole: Told) -> None:
+def test_a_whole_job_is_reported(whole: Written) -> None:
     html, markdown, out, paths = whole.html, whole.markdown, whole.out, whole.paths
     assert "Ask for tasks_per_node: 2, cpus_per_task: 1, loader: vectorized." in html
     assert "Ask for tasks_per_node: 2, cpus_per_task: 1, loader: vectorized." in out
@@ -70,7 +70,7 @@ def test_a_whole_job_is_reported(whole: Told) -> None:
     assert html.index('class="sentence"') < html.index("<table") < html.index("<svg")
 
 
-def test_the_words_are_those_of_the_golden_report(whole: Told) -> None:
+def test_the_words_are_those_of_the_golden_report(whole: Written) -> None:
     """After a change of words: UPDATE_GOLDEN=1 pytest tests/unit/test_report.py -k golden, then
     read the difference."""
     text = whole.markdown.replace(str(whole.paths.folder.parent), "DEMO")
@@ -80,7 +80,7 @@ def test_the_words_are_those_of_the_golden_report(whole: Told) -> None:
     assert text == GOLDEN.read_text()
 
 
-def test_what_ranks_cost_is_told_where_there_are_several(whole: Told) -> None:
+def test_what_ranks_cost_is_reported_where_there_are_several(whole: Written) -> None:
     html, markdown = whole.html, whole.markdown
     for page in (html, markdown):
         assert "one rank with as many threads" in page
@@ -90,7 +90,7 @@ def test_what_ranks_cost_is_told_where_there_are_several(whole: Told) -> None:
     assert all("2 ranks" in row and "292" in row for row in rows)  # 74,673 parameters in KiB
 
 
-def test_the_page_needs_no_network_and_runs_its_own_script_only(whole: Told) -> None:
+def test_the_page_needs_no_network_and_runs_its_own_script_only(whole: Written) -> None:
     html = whole.html
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -137,7 +137,7 @@ def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
 
 
-def test_equal_results_give_equal_reports(whole: Told) -> None:
+def test_equal_results_give_equal_reports(whole: Written) -> None:
     figures = {file: file.read_bytes() for file in (whole.paths.report / "figures").iterdir()}
     assert reported(whole.paths) == (whole.html, whole.markdown)
     assert {file: file.read_bytes() for file in figures} == figures
@@ -164,7 +164,7 @@ def test_a_partial_job_shows_what_is_there_and_what_is_not(tmp_path: Path) -> No
     assert all(run.id in html for run in plan.runs)
 
 
-def test_one_run_is_told_with_what_it_left_idle(tmp_path: Path) -> None:
+def test_one_run_is_reported_with_what_it_left_idle(tmp_path: Path) -> None:
     point = {"resources.cpus_per_task": 2, "training.loader": "per_sample"}
     paths = make_results.demo(tmp_path, points=[point], repeats=1)
     make_results.complete(paths)
@@ -183,7 +183,7 @@ def test_a_command_is_reported_without_training(tmp_path: Path) -> None:
     assert html.count("<svg") == 1, "what its cores did"
 
 
-def test_cores_that_could_not_be_used_are_told_before_the_table(tmp_path: Path) -> None:
+def test_cores_that_could_not_be_used_are_reported_before_the_table(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, points=make_results.POINTS[:2], repeats=1)
     make_results.complete(paths)
     run = next(r for r in make_results.plan_of(paths).runs if r.resources.cpus_per_task == 2)

@@ -26,7 +26,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("scontrol")
 @pytest.mark.parametrize(
-    ("env", "job_id", "told"),
+    ("env", "job_id", "seen"),
     [
         (JOB, "9", "; put back into the queue, time 1 of 3"),
         (ELEMENT | {"SLURM_RESTART_COUNT": "2"}, "7_2", "; put back into the queue, time 3 of 3"),
@@ -41,15 +41,15 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_warning_puts_the_job_back_within_its_bound(
-    env: dict[str, str], job_id: str | None, told: str
+    env: dict[str, str], job_id: str | None, seen: str
 ) -> None:
-    assert decide(signal.SIGUSR2, 3, env) == Decision(job_id, told)
+    assert decide(signal.SIGUSR2, 3, env) == Decision(job_id, seen)
 
 
 def test_without_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = "; not put back into the queue: there is no scontrol on this node"
-    assert decide(signal.SIGUSR2, 3, JOB) == Decision(None, told)
+    seen = "; not put back into the queue: there is no scontrol on this node"
+    assert decide(signal.SIGUSR2, 3, JOB) == Decision(None, seen)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_sigterm_puts_back_only_what_is_preempted(scontrol: Path, said: str, bac
     assert calls == "show job --oneliner 9\n"
 
 
-def test_what_slurm_says_against_it_is_told(scontrol: Path) -> None:
+def test_what_slurm_says_against_it_is_reported(scontrol: Path) -> None:
     assert put_back("7_2") is None
     scontrol.write_text("echo 'Job is not requeueable' >&2; exit 1\n")
     refused = put_back("7_2")

@@ -212,7 +212,7 @@ def test_hours_below_each_other_have_the_unit_in_which_the_least_can_be_read() -
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0172, "17.2 ms"), (0.1, "0.1 s"), (0.0, "0 s"), (61.0, "61 s")]
 )
-def test_less_than_a_tenth_of_a_second_is_told_in_milliseconds(seconds: float, text: str) -> None:
+def test_less_than_a_tenth_of_a_second_is_in_milliseconds(seconds: float, text: str) -> None:
     assert format_duration(seconds).replace("\u202f", " ") == text
 
 

@@ -79,8 +79,8 @@ def test_intervals_hold_the_law_that_made_noisy_speeds(sigma: float, kappa: floa
         found = fitted(generated(sigma, kappa, noise=0.03, repeats=3, seed=seed))
         truth = 1000 * relative_speed(16, sigma, kappa)
         ends = (found.sigma_interval(), found.kappa_interval(), found.interval(16))
-        for at, (told, value) in enumerate(zip(ends, (sigma, kappa, truth), strict=True)):
-            within[at] += told[0] - 1e-12 <= value <= told[1]
+        for at, (seen, value) in enumerate(zip(ends, (sigma, kappa, truth), strict=True)):
+            within[at] += seen[0] - 1e-12 <= value <= seen[1]
     assert (within >= 34).all(), within
 
 
@@ -93,7 +93,7 @@ def test_a_knee_has_an_interval_that_holds_the_true_one() -> None:
     assert found.knee.low <= math.sqrt(0.9 / 0.01) <= found.knee.high
 
 
-def test_a_knee_beyond_four_times_the_largest_is_not_told() -> None:
+def test_a_knee_beyond_four_times_the_largest_is_not_reported() -> None:
     """N* is sqrt(1 / 0.0005) = 44.7; eight cores support 32, sixteen 64."""
     assert fitted(generated(0.0, 0.0005)).knee is None
     sizes = [2.0, 4.0, 8.0, 16.0]

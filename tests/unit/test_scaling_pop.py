@@ -99,7 +99,7 @@ def test_the_factors_multiply_to_the_parallel_efficiency(ranks: list[RankTime]) 
 def test_global_efficiency_over_the_bases_is_that_of_the_speeds(
     few: list[RankTime], many: list[RankTime]
 ) -> None:
-    """POP across runs and the ratio of speeds tell the same, whatever the ranks did."""
+    """POP across runs and the ratio of speeds say the same, whatever the ranks did."""
     base, this = of(*few), of(*many)
     scaled = computation_scaling(base, this)
     assert scaled is not None
@@ -112,7 +112,7 @@ def test_global_efficiency_over_the_bases_is_that_of_the_speeds(
     assert this.parallel * scaled / base.parallel == pytest.approx(per_core[1] / per_core[0])
 
 
-def test_the_table_of_ranks_tells_what_the_records_do(tmp_path: Path) -> None:
+def test_the_table_of_ranks_says_what_the_records_do(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     (run,) = [
         run

@@ -1,4 +1,4 @@
-"""Strong and weak scaling, quality and cost as the report tells them, worked by hand."""
+"""Strong and weak scaling, quality and cost as the report says them, worked by hand."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_strong_scaling_names_its_base_and_has_an_interval() -> None:
     """Two ranks 150 of 100: 75 %; repeats 90 to 110 and 150 to 160 leave 1.36 to 1.78 times."""
     rows = [ranked(1, rate, config="a") for rate in (90.0, 100.0, 110.0)]
     rows += [ranked(2, rate, config="b") for rate in (150.0, 150.0, 160.0)]
-    told = cells(strong_table(group_configurations(rows)), "2 ranks × 1 core · vectorized")
-    assert told["against"] == "1 core · vectorized"
-    assert told["speed-up"] == "1.50×\n[1.36×–1.78×]"
-    assert told["parallel efficiency"] == "75\u202f%\n[68\u202f%–89\u202f%]"
-    assert told["serial share (Karp-Flatt)"] == "33\u202f%\n[12\u202f%–47\u202f%]"
-    assert told["caution"] == ""
+    seen = cells(strong_table(group_configurations(rows)), "2 ranks × 1 core · vectorized")
+    assert seen["against"] == "1 core · vectorized"
+    assert seen["speed-up"] == "1.50×\n[1.36×–1.78×]"
+    assert seen["parallel efficiency"] == "75\u202f%\n[68\u202f%–89\u202f%]"
+    assert seen["serial share (Karp-Flatt)"] == "33\u202f%\n[12\u202f%–47\u202f%]"
+    assert seen["caution"] == ""
 
 
 def test_a_series_of_one_size_does_not_scale() -> None:
@@ -111,8 +111,8 @@ def test_what_does_not_compare_is_never_compared_without_a_word(
     changes: dict[str, Any], caution: str
 ) -> None:
     shown = group_configurations([row(), ranked(2, 150.0, **changes)])
-    told = cells(strong_table(shown), "2 ranks × 1 core · vectorized")
-    assert told["caution"] == caution
+    seen = cells(strong_table(shown), "2 ranks × 1 core · vectorized")
+    assert seen["caution"] == caution
 
 
 def test_gpus_of_two_models_do_not_compare_either() -> None:
@@ -144,12 +144,12 @@ def test_data_that_grows_with_the_cores_is_weak_scaling() -> None:
     assert found.work == "epoch"
     assert (found.work_ratio, found.time_ratio) == (2, 1.25)
     assert found.efficiency == pytest.approx(0.8)
-    told = cells(
+    seen = cells(
         weak_table(group_configurations(rows)),
         "2 ranks × 1 core · vectorized · data 22222222",
     )
-    assert told["work that grows"] == "an epoch's, with the data"
-    assert told["weak efficiency"] == "80\u202f%"
+    assert seen["work that grows"] == "an epoch's, with the data"
+    assert seen["weak efficiency"] == "80\u202f%"
 
 
 def test_a_batch_that_grows_with_the_ranks_is_weak_scaling_of_a_step() -> None:
@@ -209,15 +209,15 @@ def test_a_line_grows_in_one_way_and_holds_each_size_once() -> None:
 def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     """sigma 0.1, kappa 0.01: N* = sqrt(0.9 / 0.01) = 9.49."""
     shown = group_configurations(generated(0.1, 0.01))
-    told = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
-    assert told["USL: contention σ"].startswith("0.1\n[")
-    assert told["USL: crosstalk κ"].startswith("0.01\n[")
-    assert told["USL: fastest size N*"].startswith("9.49\n[")
-    assert told["used up to"] == "32 ranks"
+    seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert seen["USL: contention σ"].startswith("0.1\n[")
+    assert seen["USL: crosstalk κ"].startswith("0.01\n[")
+    assert seen["USL: fastest size N*"].startswith("9.49\n[")
+    assert seen["used up to"] == "32 ranks"
     (peak,) = describe_peaks(shown)
     assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
     assert peak.endswith("] ranks by the USL, beyond the 8 measured; more makes it slower.")
-    assert told["caution"] == ""
+    assert seen["caution"] == ""
     usl = scaling_lines(shown)[0].fit("usl")
     assert isinstance(usl, Law)
     assert usl.interval(16) is not None
@@ -233,16 +233,16 @@ def test_a_law_is_drawn_only_where_it_was_fitted(sizes: Sequence[int], bands: in
 def test_a_law_over_two_cpu_models_says_so() -> None:
     runs = [each | {"cpu_model": "Other"} for each in generated(0.1, 0.01, sizes=(8,))]
     shown = group_configurations([*generated(0.1, 0.01, sizes=(1, 2, 4)), *runs])
-    told = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
-    assert told["caution"] == "different CPU models (Other against Example CPU)"
+    seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert seen["caution"] == "different CPU models (Other against Example CPU)"
 
 
-def test_no_fastest_size_is_told_where_speed_still_grows() -> None:
+def test_no_fastest_size_is_reported_where_speed_still_grows() -> None:
     shown = group_configurations(generated(0.1, 0.0))
-    told = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
-    assert told["USL: fastest size N*"] == "none up to 32"
+    seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert seen["USL: fastest size N*"] == "none up to 32"
     assert describe_peaks(shown) == []
-    assert told["Amdahl: serial share"].startswith("10\u202f%")
+    assert seen["Amdahl: serial share"].startswith("10\u202f%")
 
 
 def test_a_peak_that_some_resamples_do_not_have_is_open() -> None:
@@ -296,17 +296,17 @@ def rank_row(run_id: str, rank: int, sync_s: float, **changes: Any) -> dict[str,
     } | changes
 
 
-def test_ranks_are_told_by_pops_factors_and_the_slowest_by_name() -> None:
+def test_ranks_are_reported_by_pops_factors_and_the_slowest_by_name() -> None:
     """Useful 5 and 9 of 10 s: 14 core-seconds for 2,000 instances, 10 for 1,000 on one rank."""
     shown = group_configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
     ranks = [rank_row("one", 0, 0.0), rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
-    told = cells(pop_table(shown, ranks), "2 ranks × 1 core · vectorized")
-    assert told["load balance"] == "78\u202f%"
-    assert told["communication"] == "90\u202f%"
-    assert told["parallel efficiency"] == "70\u202f%"
-    assert told["computation scaling"] == "143\u202f%"
-    assert told["slowest rank"] == "rank 1 on node1, 80\u202f% longer"
-    assert told["caution"] == ""
+    seen = cells(pop_table(shown, ranks), "2 ranks × 1 core · vectorized")
+    assert seen["load balance"] == "78\u202f%"
+    assert seen["communication"] == "90\u202f%"
+    assert seen["parallel efficiency"] == "70\u202f%"
+    assert seen["computation scaling"] == "143\u202f%"
+    assert seen["slowest rank"] == "rank 1 on node1, 80\u202f% longer"
+    assert seen["caution"] == ""
 
 
 @pytest.mark.parametrize("ranks", [[], [rank_row("two", 0, 5.0, counted_s=None)]])
@@ -329,14 +329,14 @@ def test_time_to_quality_counts_epochs_and_their_evaluation() -> None:
 
 def test_a_run_that_never_reaches_the_target_counts_as_longer_than_any() -> None:
     rows = [row(run_id=name) for name in "abc"]
-    told = epochs("a", 0.86) + epochs("b", 0.7, 0.86) + epochs("c", 0.7, 0.7)
-    (found,) = times_to_quality(group_configurations(rows), told, 0.85)
+    seen = epochs("a", 0.86) + epochs("b", 0.7, 0.86) + epochs("c", 0.7, 0.7)
+    (found,) = times_to_quality(group_configurations(rows), seen, 0.85)
     assert (found.seconds, found.low, found.high) == (21.0, 10.5, None)
     assert (found.reached, found.runs, found.epochs) == (2, 3, 2)
     assert found.core_hours == pytest.approx(21 / 3600)
-    told = cells(time_to_quality_table([found]), "1 core · vectorized")
-    assert told["time to quality"] == "21\u202fs\n[10.5\u202fs–never]"
-    assert told["runs that reached it"] == "2 of 3"
+    seen = cells(time_to_quality_table([found]), "1 core · vectorized")
+    assert seen["time to quality"] == "21\u202fs\n[10.5\u202fs–never]"
+    assert seen["runs that reached it"] == "2 of 3"
     assert describe_time_to_quality([found], 0.85) == (
         "HR@10 0.85: 1 core · vectorized gets there first, after 21\u202fs of training and "
         "evaluation; 1 of 3 runs never."
@@ -345,8 +345,8 @@ def test_a_run_that_never_reaches_the_target_counts_as_longer_than_any() -> None
 
 def test_most_runs_that_never_arrive_have_no_time() -> None:
     rows = [row(run_id=name) for name in "abc"]
-    told = epochs("a", 0.86) + epochs("b", 0.7) + epochs("c", 0.7)
-    (found,) = times_to_quality(group_configurations(rows), told, 0.85)
+    seen = epochs("a", 0.86) + epochs("b", 0.7) + epochs("c", 0.7)
+    (found,) = times_to_quality(group_configurations(rows), seen, 0.85)
     assert found.seconds is None
     assert cells(time_to_quality_table([found]), "1 core · vectorized")["time to quality"] == (
         "most never"
@@ -364,9 +364,9 @@ def test_an_epochs_cost_in_core_hours_and_gpu_hours() -> None:
     assert cells(table, "1 core · vectorized")["an epoch: core-h"] == "0.5"
     assert "the run: GPU-h" not in (table.columns if table else [])
     short = row(core_h_per_epoch=0.0008, core_hours=0.15, core_h_per_epoch_low=0.0007)
-    told = cells(cost_table(group_configurations([short])), "1 core · vectorized")
-    assert (told["an epoch: core-s"], told["the run: core-h"]) == ("2.88", "0.15")
+    seen = cells(cost_table(group_configurations([short])), "1 core · vectorized")
+    assert (seen["an epoch: core-s"], seen["the run: core-h"]) == ("2.88", "0.15")
     with_gpu = row(gpu_hours=1.5, gpu_h_per_epoch=0.25)
-    told = cells(cost_table(group_configurations([with_gpu])), "1 core · vectorized")
-    assert told["the run: GPU-h"] == "1.5"
+    seen = cells(cost_table(group_configurations([with_gpu])), "1 core · vectorized")
+    assert seen["the run: GPU-h"] == "1.5"
     assert cost_table(group_configurations([row(seconds_per_epoch=None)])) is None

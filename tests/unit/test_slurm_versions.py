@@ -58,18 +58,18 @@ def rows(recorded: Path, command: str, key: str) -> list[dict[str, Any]]:
 
 @with_json
 def test_the_states_are_those_of_slurms_own_json(recorded: Path) -> None:
-    told = {}
+    seen = {}
     for job in rows(recorded, "squeue", "jobs"):
         array, task = job["array_job_id"]["number"], job["array_task_id"]
         element = task["number"] if task["set"] else f"[{job['array_task_string']}]"
         for name in elements(f"{array}_{element}" if array else str(job["job_id"])):
-            told[name] = job["job_state"][0]
+            seen[name] = job["job_state"][0]
     ended = {}
     for job in rows(recorded, "sacct", "jobs"):
-        if not job["array"]["job_id"] and str(job["job_id"]) not in told:
+        if not job["array"]["job_id"] and str(job["job_id"]) not in seen:
             ended[str(job["job_id"])] = job["state"]["current"][0]
     queue = read_squeue((recorded / "squeue.txt").read_text())
-    assert {job: queue[job].word for job in queue} == told | ended
+    assert {job: queue[job].word for job in queue} == seen | ended
     account = read_sacct((recorded / "sacct.txt").read_text())
     assert {job: account[job].word for job in ended} == ended
 
@@ -77,12 +77,12 @@ def test_the_states_are_those_of_slurms_own_json(recorded: Path) -> None:
 @with_json
 def test_nodes_and_partitions_are_those_of_slurms_own_json(recorded: Path) -> None:
     nodes = preflight.parse_nodes((recorded / "scontrol_nodes.txt").read_text())
-    told = rows(recorded, "scontrol_nodes", "nodes")
+    seen = rows(recorded, "scontrol_nodes", "nodes")
     assert sorted(
         (each.name, each.cpus, each.mem_mib, sorted(each.partitions)) for each in nodes
     ) == [
         (each["name"], each["effective_cpus"], each["real_memory"], sorted(each["partitions"]))
-        for each in told
+        for each in seen
     ]
     partitions = preflight.parse_partitions((recorded / "scontrol_partitions.txt").read_text())
     assert {each.name: each.max_minutes for each in partitions} == {

@@ -30,9 +30,9 @@ def test_evaluation_has_its_seconds_and_its_speed_beside_training(
 ) -> None:
     table = times_table(shown)
     for row in table.rows:
-        told = dict(zip(table.columns, row, strict=True))
-        assert told["seconds: evaluation"] == "1.2"  # three epochs of 0.4
-        assert (told["evaluation: s/epoch"], told["evaluation: pairs/s"]) == ("0.4", "164,000")
+        seen = dict(zip(table.columns, row, strict=True))
+        assert seen["seconds: evaluation"] == "1.2"  # three epochs of 0.4
+        assert (seen["evaluation: s/epoch"], seen["evaluation: pairs/s"]) == ("0.4", "164,000")
 
 
 def an_epoch(run_id: str, number: int, first_batch_s: float) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def test_evaluation_that_takes_longer_than_training_is_named_with_what_helps(
     shown: list[Configuration],
 ) -> None:
     slow = evaluated(shown[0], 1e6)
-    told = evaluation_note([slow, *shown[1:]])
-    assert told is not None
-    assert slow.label in told
-    assert "engine native" in told
-    told = evaluation_note([evaluated(one, 1e6) for one in shown])
-    assert told is not None
-    assert f"{len(shown)} of {len(shown)}" in told
+    seen = evaluation_note([slow, *shown[1:]])
+    assert seen is not None
+    assert slow.label in seen
+    assert "engine native" in seen
+    seen = evaluation_note([evaluated(one, 1e6) for one in shown])
+    assert seen is not None
+    assert f"{len(shown)} of {len(shown)}" in seen

@@ -98,7 +98,7 @@ def test_it_says_what_seff_says_and_what_it_cannot() -> None:
         assert said in text
 
 
-def test_it_tells_what_threads_waited_for_and_what_gpus_did() -> None:
+def test_it_says_what_threads_waited_for_and_what_gpus_did() -> None:
     one = rank()
     one.cpu.runqueue_s, one.cpu.throttled_s = 12.0, 2.5
     watched = node([1.0], [1.0])

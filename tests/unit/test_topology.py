@@ -17,11 +17,11 @@ def test_so_many_cpus_on_as_many_cores_as_there_are(
     tmp_path: Path, number: int, chosen: list[int]
 ) -> None:
     for cpu in range(8):
-        told = tmp_path / CPU.format(cpu, "thread_siblings_list")
-        told.parent.mkdir(parents=True)
-        told.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+        seen = tmp_path / CPU.format(cpu, "thread_siblings_list")
+        seen.parent.mkdir(parents=True)
+        seen.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
     assert spread(range(8), number, tmp_path) == chosen
 
 
-def test_where_the_kernel_tells_no_siblings_every_cpu_is_a_core(tmp_path: Path) -> None:
+def test_where_the_kernel_says_no_siblings_every_cpu_is_a_core(tmp_path: Path) -> None:
     assert spread([5, 3, 4], 2, tmp_path) == [3, 4]

@@ -55,8 +55,8 @@ def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None
         sent = read_record(file, Submission)
         at = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=minutes)
         job = SubmittedJob(id=str(number), runs=["a"])
-        told = {"submitted_at": at.isoformat(), "jobs": [job]}
-        write_record(file, sent.model_copy(update=told))
+        seen = {"submitted_at": at.isoformat(), "jobs": [job]}
+        write_record(file, sent.model_copy(update=seen))
         if number == 1:
             cancel(paths, ["a"])
     heard = [CancelCheck(paths, job_id=job).is_cancelled("a") for job in ("1", "2", None)]

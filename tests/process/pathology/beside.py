@@ -165,7 +165,7 @@ def _halt(rank: int, folder: Path, over: threading.Event) -> None:
 
 
 def _trains(folder: Path) -> bool:
-    """Whether the job is past its start-up, as its progress tells."""
+    """Whether the job is past its start-up, as its progress says."""
     for path in folder.glob("runs/*/attempt-*/progress.json"):
         try:
             return read_record(path, Progress).phase != "startup"

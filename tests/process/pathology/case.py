@@ -66,7 +66,7 @@ class Case:
 
     label: Label
     way: str
-    """Tells the ways of one cause apart."""
+    """Distinguishes the ways of one cause."""
     start: Job | Run
     why: str
     """Why the label is the truth of it."""

@@ -34,13 +34,13 @@ def score(results: Sequence[Result]) -> str:
     found = {each.case.label for each in ill if each.right}
     alarms = sum(not each.right for each in well)
     return (
-        f"Right as primary cause: {told(ill)} jobs with a cause. {len(made)} causes were made, "
+        f"Right as primary cause: {seen(ill)} jobs with a cause. {len(made)} causes were made, "
         f"{len(found)} of them named in one way or more. False alarms: {alarms} of {len(well)} "
         "healthy jobs."
     )
 
 
-def told(results: Sequence[Result]) -> str:
+def seen(results: Sequence[Result]) -> str:
     """`9 of 10 (90 %)`."""
     right = sum(each.right for each in results)
     return f"{right} of {len(results)} ({right / len(results):.0%})" if results else "0 of 0"

@@ -128,9 +128,9 @@ def job_file(case: Case, start: Job, program: Sequence[str], data: Path) -> dict
     return job
 
 
-def read(told: Any, took_s: float, node: NodeRecord | None) -> Said:
+def read(seen: Any, took_s: float, node: NodeRecord | None) -> Said:
     """The one run's diagnosis, of what `hpcncf diagnose --json` printed."""
-    [run] = told.get("runs") or told["diagnoses"]
+    [run] = seen.get("runs") or seen["diagnoses"]
     primary = run["primary"]
     return Said(
         primary["cause"] if primary else run["verdict"],

@@ -1,4 +1,4 @@
-"""Runs cases one after another: a failing one is told and does not stop the rest."""
+"""Runs cases one after another: a failing one is reported and does not stop the rest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Result:
         if self.said.longest_s > STILL_S:
             return f"the machine stood still for {self.said.longest_s:.0f} s"
         others = self.said.others_cores
-        # Nobody can tell others from its own neighbour.
+        # no one can separate others from its own neighbour.
         if not self.case.beside.neighbour and others > DISTURBED * self.case.cores:
             return f"others or the hypervisor used {others:.1f} cores"
         return None
@@ -74,11 +74,11 @@ def possible(cases: Iterable[Case], here: set[Need]) -> tuple[list[Case], list[C
 
 
 def run(
-    cases: Iterable[Case], bench: Bench, tell: Callable[[Result], None], tries: int = TRIES
+    cases: Iterable[Case], bench: Bench, say: Callable[[Result], None], tries: int = TRIES
 ) -> Iterator[Result]:
     for case in cases:
         result = settled(case, bench, tries)
-        tell(result)
+        say(result)
         yield result
 
 

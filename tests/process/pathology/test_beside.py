@@ -59,6 +59,6 @@ def test_a_slowed_rank_is_stopped_again_and_again_and_runs_on_afterwards(tmp_pat
 def test_limits_hold_for_what_enters_and_are_gone_afterwards(tmp_path: Path) -> None:
     with applied(Beside(cpu_quota=0.5, memory_mib=300), [], tmp_path) as enter:
         words = [sys.executable, "-c", LIMITS]
-        told = subprocess.run(words, preexec_fn=enter, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["0.5", "300.0"]
+        seen = subprocess.run(words, preexec_fn=enter, capture_output=True, text=True, check=True)
+    assert seen.stdout.split() == ["0.5", "300.0"]
     assert not list(Path("/sys/fs/cgroup").glob(f"*/hpcncf-pathology-{os.getpid()}"))

@@ -78,8 +78,8 @@ def test_cases_are_named_by_their_cause_or_their_way() -> None:
 
 
 def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> None:
-    told = made("healthy", "neighbour_load", others=0.2).disturbed
-    assert told == "others or the hypervisor used 0.2 cores"
+    seen = made("healthy", "neighbour_load", others=0.2).disturbed
+    assert seen == "others or the hypervisor used 0.2 cores"
     assert made("healthy", "healthy", others=0.1).disturbed is None
     own = Case("neighbour_load", "own", Run(""), "", 1, beside=Beside(neighbour=(0,)))
     assert Result(own, Said("neighbour_load", (), "", 1.0, 0.5)).disturbed is None
@@ -88,16 +88,16 @@ def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> Non
 def test_a_machine_that_stood_still_disturbed_the_job() -> None:
     [run] = expand_job(validate_settings(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
     node = make_results.node_record(run, windows=3)
-    told = {"runs": [{"verdict": "unknown", "primary": None, "secondary": []}]}
+    seen = {"runs": [{"verdict": "unknown", "primary": None, "secondary": []}]}
     for lengths, disturbed in (
         ([1.0, 4.9, 1.0], None),
         ([1.0, 10.2, 1.0], "the machine stood still for 10 s"),
     ):
-        said = read(told, 12.2, node.model_copy(update={"length_s": lengths}))
+        said = read(seen, 12.2, node.model_copy(update={"length_s": lengths}))
         assert Result(Case("healthy", "way", Run(""), "", 7), said).disturbed == disturbed
 
 
-def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_told(
+def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = Said("unknown", (), "", 17.0, 0.0, longest_s=10.0)
@@ -106,9 +106,9 @@ def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_told(
     case = Case("healthy", "way", Run("burn.py"), "it is", 7)
     mended, wrong = (suite.settled(case, Bench(tmp_path), tries=2) for _ in range(2))
     assert (mended.right, mended.tries, wrong.right, wrong.tries) == (True, 2, False, 2)
-    told = "\n".join(matrix.jobs([mended, wrong]))
-    assert "right (try 2: the machine was disturbed) | 7 |" in told
-    assert "(disturbed: the machine stood still for 10 s)" in told
+    seen = "\n".join(matrix.jobs([mended, wrong]))
+    assert "right (try 2: the machine was disturbed) | 7 |" in seen
+    assert "(disturbed: the machine stood still for 10 s)" in seen
 
 
 def test_what_a_hypervisor_took_counts_as_used_by_others() -> None:
@@ -139,10 +139,10 @@ def test_the_score_counts_causes_and_false_alarms_apart() -> None:
         made("healthy", "healthy"),
         made("healthy", "serial_step"),
     ]
-    told = matrix.score(results)
-    assert "1 of 3 (33%) jobs with a cause" in told
-    assert "2 causes were made, 1 of them named" in told
-    assert "False alarms: 1 of 2" in told
+    seen = matrix.score(results)
+    assert "1 of 3 (33%) jobs with a cause" in seen
+    assert "2 causes were made, 1 of them named" in seen
+    assert "False alarms: 1 of 2" in seen
 
 
 def test_the_matrix_counts_what_was_said_of_each_cause() -> None:
@@ -156,13 +156,13 @@ def test_the_matrix_counts_what_was_said_of_each_cause() -> None:
     assert {row.count("|") for row in rows} == {rows[0].count("|")}
 
 
-def test_what_cannot_be_made_here_is_told_with_what_it_needs() -> None:
+def test_what_cannot_be_made_here_is_reported_with_what_it_needs() -> None:
     case = Case("gpu_underused", "way", Run(""), "", 1, cores=2, needs=frozenset({"gpu"}))
     [line] = matrix.not_made([case])
     assert line.endswith("gpu_underused.way: it needs gpu and two cores.")
 
 
-def test_a_job_that_failed_is_told_with_its_problem() -> None:
+def test_a_job_that_failed_is_reported_with_its_problem() -> None:
     failed = Result(made("sync_bound", "").case, None, "hpcncf submit: exit code 1")
     assert "hpcncf submit: exit code 1" in "\n".join(matrix.jobs([failed]))
     assert not failed.right

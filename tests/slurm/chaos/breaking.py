@@ -34,7 +34,7 @@ class Job:
 class Done:
     """What a fault did, whom it may have hit, and how it is undone after some seconds."""
 
-    told: str
+    seen: str
     hit: frozenset[str] = frozenset()
     """Names of jobs; ALL where any may be."""
     undo: Callable[[], None] | None = None
@@ -90,7 +90,7 @@ def rank_killed(scene: Scene) -> Done | None:
         return None
     names = _job_of(rank)
     rank.kill()
-    return Done(f"process {rank.pid} of job {_told(names)}", names)
+    return Done(f"process {rank.pid} of job {_seen(names)}", names)
 
 
 def rank_frozen(scene: Scene) -> Done | None:
@@ -104,7 +104,7 @@ def rank_frozen(scene: Scene) -> Done | None:
         with suppress(psutil.NoSuchProcess):
             rank.resume()
 
-    return Done(f"process {rank.pid} of job {_told(names)}", names, thaw, _between(scene, 2, 20))
+    return Done(f"process {rank.pid} of job {_seen(names)}", names, thaw, _between(scene, 2, 20))
 
 
 def job_cancelled(scene: Scene) -> Done | None:
@@ -197,7 +197,7 @@ def _to_a_job(scene: Scene, *command: str) -> Done | None:
     # It may just have ended; and a step that stands still keeps who signals it waiting.
     with suppress(subprocess.TimeoutExpired):
         scene.cluster.attempt(*command, job.number, patience_s=30)
-    return Done(f"job {_told(job.names)}", job.names)
+    return Done(f"job {_seen(job.names)}", job.names)
 
 
 def _job_of(rank: psutil.Process) -> frozenset[str]:
@@ -208,7 +208,7 @@ def _job_of(rank: psutil.Process) -> frozenset[str]:
     return frozenset(names)
 
 
-def _told(names: frozenset[str]) -> str:
+def _seen(names: frozenset[str]) -> str:
     return "/".join(sorted(names))
 
 
@@ -228,7 +228,7 @@ class Breaking:
 
     scene: Scene
     names: Iterator[str]
-    told: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
     hit: set[str] = field(default_factory=set)
     saved: dict[Path, int] = field(default_factory=dict)
     """Folder of a run that left a checkpoint -> its last attempt when that was first seen."""
@@ -247,7 +247,7 @@ class Breaking:
         if done is None:
             return False
         self.hit |= done.hit
-        self.say(f"{name}: {done.told}" if done.told else name)
+        self.say(f"{name}: {done.seen}" if done.seen else name)
         if done.undo:
             self._due.append((time.monotonic() + done.after_s, name, done.undo))
         return True
@@ -267,7 +267,7 @@ class Breaking:
 
     def say(self, what: str) -> None:
         line = f"{time.monotonic() - self._began:6.1f} s  {what}"
-        self.told.append(line)
+        self.seen.append(line)
         print(line, flush=True)
 
 

@@ -48,8 +48,8 @@ def each_run_is_complete_once(user: User) -> None:
 def parameters_are(user: User, undisturbed: Mapping[tuple[int, int], str]) -> None:
     for record in _complete_records(user):
         key = (record["world_size"], record["run"]["training"]["seed"])
-        told = f"run {record['run_id']}, attempt {record['attempt']}"
-        assert record["training"]["model_sha256"] == undisturbed[key], told
+        got = f"run {record['run_id']}, attempt {record['attempt']}"
+        assert record["training"]["model_sha256"] == undisturbed[key], got
 
 
 def what_was_saved_was_used(saved: Mapping[Path, int]) -> None:
@@ -59,8 +59,8 @@ def what_was_saved_was_used(saved: Mapping[Path, int]) -> None:
             record = json.loads((attempt / "rank-0.json").read_text())
             went_on = record["training"]["resumed_step"] or record["training"]["resumed_epoch"]
             why_not = [said for said in record["warnings"] if "not used" in said]
-            told = f"{attempt}: began anew, though attempt {last} had left a checkpoint"
-            assert record["attempt"] <= last or went_on or why_not, told
+            got = f"{attempt}: began anew, though attempt {last} had left a checkpoint"
+            assert record["attempt"] <= last or went_on or why_not, got
 
 
 def nobody_else_was_harmed(user: User, hit: set[str]) -> None:

@@ -69,7 +69,7 @@ def test_every_run_ends_with_one_complete_record(
         checks.nothing_is_left_over(user)
         checks.tables_add_up(user)
     except BaseException:
-        print("\n".join([f"CHAOS_RUNS={RUNS} CHAOS_SEED={SEED}", *breaking.told]))
+        print("\n".join([f"CHAOS_RUNS={RUNS} CHAOS_SEED={SEED}", *breaking.seen]))
         print(work.state(user))
         if kept := os.environ.get("CHAOS_KEEP"):
             shutil.copytree(user.folder, kept, dirs_exist_ok=True)
@@ -98,8 +98,8 @@ def breaks(user: User, breaking: Breaking) -> None:
 def ends(user: User, breaking: Breaking) -> None:
     for number in range(1, ROUNDS + 1):
         states = work.until(user, 60 * RUNS, work.over)
-        told = {state: states.count(state) for state in sorted(set(states))}
-        breaking.say(f"round {number}: {told}")
+        got = {state: states.count(state) for state in sorted(set(states))}
+        breaking.say(f"round {number}: {got}")
         if set(states) == {"completed"}:
             return
         work.retries(user)

@@ -122,9 +122,9 @@ def runs(user: User) -> list[dict[str, Any]]:
     return named(user.types("status", "--json"))
 
 
-def named(told: str) -> list[dict[str, Any]]:
+def named(got: str) -> list[dict[str, Any]]:
     """With the folder of each, for two jobs may have the same run."""
-    jobs = json.loads(told)["jobs"]
+    jobs = json.loads(got)["jobs"]
     return [
         run | {"folder": f"{job['results']}/runs/{run['id']}"}
         for job in jobs

@@ -1,4 +1,4 @@
-"""Plain Python that keeps as many cores busy as it has processes; it tells nothing of itself."""
+"""Plain Python that keeps as many cores busy as it has processes; it says nothing of itself."""
 
 from __future__ import annotations
 

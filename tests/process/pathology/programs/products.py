@@ -6,7 +6,7 @@ import argparse
 import os
 
 import torch
-from told import Phases
+from phases_of_program import Phases
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         with phases.of("backward"):
             left = torch.tanh(product @ right.T)
         phases.step(asked.width)
-    phases.tell()
+    phases.say()
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from phases_of_program import Phases
 from samples import ITEMS, Positives, Tensors
-from told import Phases
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -92,8 +92,8 @@ class Loop:
         self.optimizer.zero_grad()
         with self.phases.of("forward"):
             wanted = (items % 2).float()
-            told = self.model(users, items)
-            loss = nn.functional.binary_cross_entropy_with_logits(told, wanted)
+            seen = self.model(users, items)
+            loss = nn.functional.binary_cross_entropy_with_logits(seen, wanted)
         with self.phases.of("backward"):
             loss.backward()
         self._exchange()
@@ -102,7 +102,7 @@ class Loop:
         self.phases.step(len(users))
 
     def _exchange(self) -> None:
-        """Means of the gradients, as DDP's without its overlap, so that the wait can be told."""
+        """Means of the gradients, as DDP's without its overlap, so that the wait is seen."""
         if self.ranks == 1:
             return
         with self.phases.of("sync"):
@@ -122,7 +122,7 @@ def main() -> None:
         dist.init_process_group("gloo")
     loop = Loop(asked, ranks)
     loop.train()
-    loop.phases.tell()
+    loop.phases.say()
     if ranks > 1:
         dist.destroy_process_group()
         sys.stdout.flush()
