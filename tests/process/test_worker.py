@@ -442,7 +442,11 @@ def test_ctrl_c_at_the_start_leaves_no_traceback(
     early += f"runpy.run_module({module!r}, run_name='__main__')"
     early = early.replace("AT", at)
     done = subprocess.run(
-        [sys.executable, "-c", early, str(job)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", early, str(job)],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored under nohup
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (code, "")
 
