@@ -43,7 +43,7 @@ BENCHMARKS: Final = {
     "ranks": Benchmark("Ranks", 60),
     "quality": Benchmark("Quality", 80),
     "time_to_quality": Benchmark("Time to quality", 90),
-    "remedies": Benchmark("What each remedy did", 450),
+    "remedies": Benchmark("What each remedy did", 870),
     "rowwise": Benchmark("Exact rows in a program of one's own", 450),
     "predict": Benchmark("Predictions of runs that no law has seen", 200),
     "probe": Benchmark("The probe", 50),

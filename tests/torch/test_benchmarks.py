@@ -163,14 +163,14 @@ def test_the_time_that_benchmarks_will_take_is_that_of_their_last_runs() -> None
     assert main.describe_time({"demo": 83, "gpu": 600}) == "2 benchmarks, about 12 min"
 
 
-def test_bench_takes_at_most_half_an_hour_and_everything_an_hour() -> None:
+def test_bench_takes_at_most_forty_minutes_and_everything_seventy() -> None:
     main = benchmark("__main__")
     ours, others = (
         sum(each.seconds for each in group.values())
         for group in (main.BENCHMARKS, main.OTHER_PROGRAMS)
     )
-    assert ours <= 30 * 60
-    assert ours + others <= 60 * 60
+    assert ours <= 40 * 60
+    assert ours + others <= 70 * 60
 
 
 @pytest.fixture
