@@ -166,8 +166,7 @@ import sys
 import torch
 from torch.utils.data import DataLoader
 def interrupt(frame, event, arg):
-    code = frame.f_code
-    if code.co_name == "timed_advance" and frame.f_lineno > code.co_firstlineno + 8:
+    if frame.f_code.co_name in ("pop", "push") and "_hpcncf_probe" in frame.f_code.co_filename:
         raise KeyboardInterrupt
     return interrupt
 def load():

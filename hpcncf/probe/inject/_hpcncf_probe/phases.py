@@ -75,45 +75,47 @@ class Clock:
         self.since = now
         phase[WALL] += seconds
         if self.reads_cpu:
-            self.read_cpu(phase, seconds)
+            self._read_cpu(phase, seconds)
 
-    def read_cpu(self, phase, seconds):
+    def _read_cpu(self, phase, seconds):
         cpu_now = thread_time()
         phase[CPU] += cpu_now - self.cpu_since
         self.cpu_since = cpu_now
         phase[MEASURED] += seconds
 
+    # `push` and `pop` repeat `turn`: a call of it would cost each step of a program a microsecond.
+
     def push(self, name):
         """Open a phase; the depth to hand to `pop`."""
-        self.turn()
+        now = perf_counter()
+        stack = self.stack
+        phase = stack[-1]
+        seconds = now - self.since
+        self.since = now
+        phase[WALL] += seconds
+        if self.reads_cpu:
+            self._read_cpu(phase, seconds)
         phase = self.phases[name]
         phase[ENTERED] += 1
-        self.stack.append(phase)
-        return len(self.stack) - 1
+        stack.append(phase)
+        return len(stack) - 1
 
     def pop(self, depth):
         """Close the phase that was opened at this depth, and whatever an error left open in it."""
-        self.turn()
+        now = perf_counter()
+        phase = self.stack[-1]
+        seconds = now - self.since
+        self.since = now
+        phase[WALL] += seconds
+        if self.reads_cpu:
+            self._read_cpu(phase, seconds)
         del self.stack[depth:]
 
     def set_base(self, name):
         self.base = self.stack[0] = self.phases[name]
 
-    def end_step(self, optimizer=None):
-        """One step is over: choose whether the CPU clock is read in the next.
-
-        Optimizers that take turns, as a GAN's, make one step together; one that follows another
-        goes on counting.
-        """
-        if optimizer is not None:
-            stepped = self.stepped
-            if not stepped or optimizer in stepped:
-                self.turns += 1
-                if len(stepped) != 1:
-                    stepped.clear()
-                    stepped.add(optimizer)
-            else:
-                stepped.add(optimizer)
+    def end_step(self):
+        """One step is over: choose whether the CPU clock is read in the next."""
         self.step += 1
         last, now = self.last_step, self.since
         self.last_step = now
@@ -125,6 +127,19 @@ class Clock:
                 self.cpu_since = thread_time()
         else:
             self.reads_cpu = False
+
+    def end_optimizer_step(self, optimizer):
+        """Optimizers that take turns, as a GAN's, make one step together; one that follows another
+        goes on counting."""
+        stepped = self.stepped
+        if not stepped or optimizer in stepped:
+            self.turns += 1
+            if len(stepped) != 1:
+                stepped.clear()
+                stepped.add(optimizer)
+        else:
+            stepped.add(optimizer)
+        self.end_step()
 
     def steps(self):
         """Turns of the optimizers; backward passes where there is no optimizer."""

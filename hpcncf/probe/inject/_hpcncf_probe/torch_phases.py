@@ -8,10 +8,9 @@ import functools
 import os
 import sys
 from _thread import get_ident
-from time import perf_counter
 
 from _hpcncf_probe import cuda_events, tables
-from _hpcncf_probe.phases import CLOCKS, ENTERED, NAME, WALL, hide_frames
+from _hpcncf_probe.phases import CLOCKS, NAME, hide_frames
 
 LOADERS = []
 NO_GRAD = []
@@ -22,9 +21,6 @@ MADE, DEPTH = range(2)
 IN_TORCH = f"{os.sep}torch{os.sep}"
 # Whether the program has asked for compiled functions: else torch need not be asked in each call.
 TRACED = False
-
-# `Clock.push` and `Clock.pop` stand written out in what every step calls: torch has emptied the
-# caches since the last step, so that each more function costs a microsecond or two.
 
 
 class Loader:
@@ -70,7 +66,7 @@ def install(torch):
     TORCH["torch"] = torch
     TORCH["version"] = str(torch.__version__)
     compiling = _compiling(torch)
-    _observe_backward(torch.autograd, compiling)
+    _wrap(torch.autograd, "backward", "backward", compiling, before=_before_backward)
     _wrap(torch.autograd, "grad", "backward", compiling)
     _wrap(torch, "save", "checkpoint", compiling)
     _observe_optimizers(sys.modules["torch.optim.optimizer"], compiling)
@@ -104,7 +100,7 @@ def observe_tracing(module):
     kind.__init__ = noted
 
 
-def _wrap(holder, name, phase, compiling):
+def _wrap(holder, name, phase, compiling, before=None):
     original = getattr(holder, name, None)
     if original is None or hasattr(original, "_hpcncf_original"):
         return
@@ -112,11 +108,13 @@ def _wrap(holder, name, phase, compiling):
     @functools.wraps(original)
     def timed(*args, **kwargs):
         try:  # Ctrl-C, too, raises its error wherever it finds this thread
-            if compiling():
+            if TRACED and compiling():
                 return original(*args, **kwargs)
             clock = CLOCKS[get_ident()]
             depth = clock.push(phase)
             try:
+                if before is not None:
+                    before(clock)
                 return original(*args, **kwargs)
             finally:
                 clock.pop(depth)
@@ -128,51 +126,17 @@ def _wrap(holder, name, phase, compiling):
     setattr(holder, name, timed)
 
 
-def _observe_backward(module, compiling):
-    original = module.backward
-
-    @functools.wraps(original)
-    def timed(*args, **kwargs):
-        try:
-            if TRACED and compiling():
-                return original(*args, **kwargs)
-            clock = CLOCKS[get_ident()]
-            now = perf_counter()
-            stack = clock.stack
-            phase = stack[-1]
-            phase[WALL] += now - clock.since
-            if clock.reads_cpu:
-                clock.read_cpu(phase, now - clock.since)
-            clock.since = now
-            depth = len(stack)
-            phase = clock.phases["backward"]
-            phase[ENTERED] += 1
-            stack.append(phase)
-            try:
-                clock.backwards += 1
-                loader = clock.loader
-                if loader is not None and loader.open:
-                    loader.open = False
-                    loader.followed += 1
-                if not clock.optimizes:
-                    # Perhaps the program updates its parameters by hand: a second pass says so.
-                    clock.end_step()
-                    if clock.backwards == 2:
-                        first_step(clock)
-                return original(*args, **kwargs)
-            finally:
-                now = perf_counter()
-                phase = stack[-1]
-                phase[WALL] += now - clock.since
-                if clock.reads_cpu:
-                    clock.read_cpu(phase, now - clock.since)
-                clock.since = now
-                del stack[depth:]
-        except BaseException as error:
-            hide_frames(error)
-            raise
-
-    module.backward = timed
+def _before_backward(clock):
+    clock.backwards += 1
+    loader = clock.loader
+    if loader is not None and loader.open:
+        loader.open = False
+        loader.followed += 1
+    if not clock.optimizes:
+        # Perhaps the program updates its parameters by hand: a second pass says so.
+        clock.end_step()
+        if clock.backwards == 2:
+            first_step(clock)
 
 
 def first_step(clock):
@@ -193,17 +157,7 @@ def _observe_optimizers(module, compiling):
             steps = clock.optimizers[id(optimizer)] = [0, None]
         if steps[DEPTH] is not None:  # the last step ended by an error
             clock.pop(steps[DEPTH])
-        now = perf_counter()
-        stack = clock.stack
-        phase = stack[-1]
-        phase[WALL] += now - clock.since
-        if clock.reads_cpu:
-            clock.read_cpu(phase, now - clock.since)
-        clock.since = now
-        steps[DEPTH] = len(stack)
-        phase = clock.phases["optimizer"]
-        phase[ENTERED] += 1
-        stack.append(phase)
+        steps[DEPTH] = clock.push("optimizer")
         if steps[MADE] in look_at:
             depth = clock.push("probe")
             tables.look(TORCH["torch"], optimizer)
@@ -218,17 +172,10 @@ def _observe_optimizers(module, compiling):
         steps = clock.optimizers.get(number)
         if steps is None or steps[DEPTH] is None:
             return
-        now = perf_counter()
-        stack = clock.stack
-        phase = stack[-1]
-        phase[WALL] += now - clock.since
-        if clock.reads_cpu:
-            clock.read_cpu(phase, now - clock.since)
-        clock.since = now
-        del stack[steps[DEPTH] :]
+        clock.pop(steps[DEPTH])
         steps[MADE] += 1
         steps[DEPTH] = None
-        clock.end_step(number)
+        clock.end_optimizer_step(number)
         if has_gpu and clock.step % cuda_events.EVERY < 2:
             cuda_events.end_step(clock, TORCH["torch"])
         if not clock.optimizes:
@@ -337,27 +284,11 @@ def _observe_iterators(kind):
                 loader = self._hpcncf_loader
             except AttributeError:
                 return advance(self)
-            now = perf_counter()
-            stack = clock.stack
-            phase = stack[-1]
-            phase[WALL] += now - clock.since
-            if clock.reads_cpu:
-                clock.read_cpu(phase, now - clock.since)
-            clock.since = now
-            depth = len(stack)
-            phase = clock.phases[loader.input]
-            phase[ENTERED] += 1
-            stack.append(phase)
+            depth = clock.push(loader.input)
             try:
                 batch = advance(self)
             finally:
-                now = perf_counter()
-                phase = stack[-1]
-                phase[WALL] += now - clock.since
-                if clock.reads_cpu:
-                    clock.read_cpu(phase, now - clock.since)
-                clock.since = now
-                del stack[depth:]
+                clock.pop(depth)
             if clock.loader is not loader:
                 clock.loader = loader
                 clock.set_base(loader.rest)
