@@ -13,7 +13,6 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch import submit
 from hpcncf.launch.job_arrays import Quota, Task, fit, query_quota, tasks
-from hpcncf.launch.submit import not_submittable
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import Source, text, text_byhand
@@ -31,7 +30,7 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     that does not exist, and for several plain scripts if no number selects one.
     """
     states = [state for state in status.states(paths, plan) if not state.run.retired]
-    left_out = {each.run.id: each.why for each in not_submittable(states)}
+    left_out = {each.run.id: each.why for each in submit.not_submittable(states)}
     if unknown := list(left_out.values()).count("unknown"):
         sys.stderr.write(f"not printed, possibly still queued or running: {unknown}\n")
     wanted = runs = [state.run for state in states if state.run.id not in left_out]

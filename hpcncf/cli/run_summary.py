@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.cli.output import duration
-from hpcncf.collect.resource_columns import mean, traffic
+from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC, mean, traffic
 from hpcncf.job.spec import Remedies
 from hpcncf.monitor.monitor_thread import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
@@ -165,9 +165,8 @@ def _storage(rank: RankRecord) -> str:
 
 def _traffic(nodes: Sequence[NodeRecord]) -> str:
     """Empty if it is no more than a system's own."""
-    series = {"network_mib": "network", "loopback_mib": "loopback", "disk_mib": "disks"}
-    rates = {name: traffic(nodes, each) or 0.0 for each, name in series.items()}
-    if max(rates.values()) < 1:
+    rates = {TRAFFIC[column]: rate or 0.0 for column, rate in traffic(nodes).items()}
+    if max(rates.values()) < IDLE_MIB_S:
         return ""
     return ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items()) + " MiB/s, by anyone"
 

@@ -301,7 +301,13 @@ def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | 
 
 
 # Of the nodes, whoever caused it: MiB/s, mean over time, all nodes.
-TRAFFIC: Final = ("network_mib_s", "loopback_mib_s", "disk_mib_s")
+TRAFFIC: Final = {
+    "network_mib_s": "network",
+    "loopback_mib_s": "loopback",
+    "disk_mib_s": "disks",
+}
+IDLE_MIB_S: Final = 1.0
+"""Less traffic than this belongs to the system, not to a training."""
 MEASURED: Final = (
     "elapsed_s",
     "cores_allocated",
@@ -349,7 +355,7 @@ def measure(
     measured = _measured(run, ranks) | {
         "cpu_efficiency_training": efficiency_in_training(ranks, nodes),
         "others_cores": others_cores(nodes),
-        **{name: traffic(nodes, name.removesuffix("_s")) for name in TRAFFIC},
+        **traffic(nodes),
         "memory_growth_mib": memory_growth(nodes),
     }
     figures = figures_trained(run, ranks, measured["cores_allocated"], epoch_instances)
@@ -388,11 +394,15 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def traffic(nodes: Sequence[NodeRecord], series: str) -> float | None:
-    """MiB/s of a series of MiB by window: mean over each node's time, summed over the nodes."""
-    rates = [ratio(sum(getattr(node, series)), sum(node.length_s)) for node in nodes]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known else None
+def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:
+    """`TRAFFIC`: MiB over each node's time, summed over the nodes; None without a series."""
+    found: dict[str, float | None] = {}
+    for column in TRAFFIC:
+        series = column.removesuffix("_s")
+        rates = [ratio(sum(getattr(node, series)), sum(node.length_s)) for node in nodes]
+        known = [rate for rate in rates if rate is not None]
+        found[column] = sum(known) if known else None
+    return found
 
 
 def elapsed(ranks: Sequence[RankEnd]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Final
 
+from hpcncf.collect.resource_columns import IDLE_MIB_S
 from hpcncf.collect.training_columns import in_training
 from hpcncf.records.schema import NodeRecord, RankRecord
 from hpcncf_analysis.formatting import format_number, format_percent
@@ -15,8 +16,6 @@ from hpcncf_analysis.formatting import format_number, format_percent
 LIMIT: Final = 0.5
 """Share of a link's capacity, both directions, from which it is the limit: protocols and pauses
 between messages take the rest. An all-reduce in a ring sends as much as it receives."""
-IDLE_MIB_S: Final = 1.0
-"""Less traffic than this belongs to the system, not to a training."""
 
 
 @dataclass(frozen=True)

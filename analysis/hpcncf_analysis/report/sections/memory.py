@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
+from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC
 from hpcncf_analysis.configurations import Configuration, Table
 from hpcncf_analysis.formatting import (
     NONE,
@@ -24,13 +25,6 @@ from hpcncf_analysis.report.section import (
 
 Row = Mapping[str, Any]
 
-# The runs' columns, and what a table calls them; less than 1 MiB/s belongs to the system.
-TRAFFIC: Final = {
-    "network_mib_s": "network",
-    "loopback_mib_s": "loopback",
-    "disk_mib_s": "disks",
-}
-BUSY_MIB_S: Final = 1.0
 TRAFFIC_NOTE: Final = (
     "MiB/s of the nodes, whoever caused it: received and sent over the network, sent to "
     "themselves over loopback, read and written by the disks. Means over a run, of several "
@@ -96,7 +90,7 @@ def traffic_parts(data: ReportData) -> list[Part]:
     for one in data.shown:
         known = [row for row in one.rows if row.get("network_mib_s") is not None]
         rates = [median(row[name] for row in known) for name in TRAFFIC] if known else []
-        if max(rates, default=0.0) >= BUSY_MIB_S:
+        if max(rates, default=0.0) >= IDLE_MIB_S:
             rows.append([one.label, *map(format_number, rates)])
     if not rows:
         return []
