@@ -269,6 +269,7 @@ def test_what_compares_badly_stays_open() -> None:
     assert confidence(repeated("quick", FAST, cpu_model="Other"), slow).level == "not settled"
     disturbed = repeated("slow", SLOW, others_cores=0.5)
     assert confidence(repeated("quick", FAST, others_cores=0.5), disturbed).level == "not settled"
+    assert confidence(repeated("quick", FAST), disturbed).level == "likely"
     assert confidence(repeated("quick", FAST)).level == "alone"
     assert confidence(repeated("quick", FAST, epoch_extrapolated=True), slow).level == "likely"
 

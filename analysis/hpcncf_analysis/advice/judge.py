@@ -456,9 +456,13 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
         f"does that once in {odds:.0f} times"
     )
     extrapolated = any(r.get("max_steps") or r.get("epoch_extrapolated") for r in row.one.rows)
-    level: ConfidenceLevel = "likely" if odds < 1 / MAX_CHANCE or extrapolated else "settled"
+    disturbed = sum(map(is_disturbed, [*row.one.rows, *rival.one.rows]))
+    unsure = odds < 1 / MAX_CHANCE or extrapolated or disturbed
+    level: ConfidenceLevel = "likely" if unsure else "settled"
     if extrapolated:
         text += "; its epochs were cut short (max_steps), so the time is extrapolated"
+    if disturbed:
+        text += f"; other processes were busy on the cores of {disturbed} of these runs"
     return Confidence(level, f"{level.capitalize()}: {text}.")
 
 
