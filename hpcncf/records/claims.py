@@ -27,7 +27,7 @@ from hpcncf.records.schema import (
 # A rank rewrites progress.json every few seconds and node-N.json every ten. A process on another
 # machine that has been silent this long is presumed dead.
 HEARTBEAT_TIMEOUT_S = 120.0
-# How often the file server's clock is compared with ours.
+# How often the file server's clock is read.
 CLOCK_CHECK_S = 600.0
 
 
@@ -129,7 +129,7 @@ def is_alive(claim: Claim, attempt: AttemptPaths) -> bool:
 
 def server_time(folder: Path) -> float:
     """Now, by the clock of the folder's file server; by ours if the folder is not writable."""
-    now = time.time()
+    now = time.monotonic()  # ours may be set meanwhile
     return now + _server_ahead_s(folder, int(now / CLOCK_CHECK_S))
 
 
@@ -137,9 +137,9 @@ def server_time(folder: Path) -> float:
 def _server_ahead_s(folder: Path, _when: int) -> float:
     try:
         with tempfile.TemporaryFile(dir=folder) as new:
-            return os.fstat(new.fileno()).st_mtime - time.time()
+            return os.fstat(new.fileno()).st_mtime - time.monotonic()
     except OSError:
-        return 0.0
+        return time.time() - time.monotonic()
 
 
 def _modified(path: Path) -> float | None:
