@@ -31,6 +31,8 @@ FOLDER = Path(__file__).parents[1] / "tests/programs"
 MOST_SHOWN = 48
 LIMIT_S = 150.0
 NOT_ESTABLISHED = "not established"
+# Of a healthy program these are no false alarm, and no right answer.
+NO_VERDICT = ("too_short_to_judge", "unknown", "failed")
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,12 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     judged = [row for row in rows if row.expected != (NOT_ESTABLISHED,)]
     lines = [row for row in judged if row.right_line is not None]
     healthy = [row for row in judged if row.expected == ("healthy",)]
+    wrong = [row for row in healthy if not row.right_cause]
+    silent = sum(row.found in NO_VERDICT for row in wrong)
     yield (
         f"Causes right: {sum(row.right_cause for row in judged)} of {len(judged)}. Lines right: "
         f"{sum(bool(row.right_line) for row in lines)} of {len(lines)}. False alarms: "
-        f"{sum(not row.right_cause for row in healthy)} of {len(healthy)} healthy programs.\n"
+        f"{len(wrong) - silent} of {len(healthy)} healthy programs, without a verdict {silent}.\n"
     )
     if missed := [row for row in judged if not row.right_cause or row.right_line is False]:
         yield from results.table(HEAD, map(cells, missed))

@@ -354,6 +354,14 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
             seen.items(), key=lambda each: (each[0][0] is not None, each[1])
         )
         seconds = sum(each for (name, *_), each in seen.items() if (name is None) == (file is None))
+        also = [
+            (share, at)
+            for (of_file, at, name), each in seen.items()
+            if (of_file, name) == (file, function)
+            and file is not None
+            and at != line
+            and (share := each / seconds) >= LEAST_SHARE
+        ]
         left = max(0.0, raw["since_cpu_s"] - sum(used[each] for each in lasting))
         cpu_s = used[of] if of is not None else min(sum(seen.values()), left)
         ready_s = ready[of] if of is not None else 0.0
@@ -363,6 +371,7 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
                 function=function,
                 file=file,
                 line=line,
+                also=[at for _, at in sorted(also, reverse=True)[:MOST_LINES]],
                 cpu_s=cpu_s,
                 runqueue_s=ready_s,
                 seen_s=seconds,

@@ -378,6 +378,8 @@ class ProgramThread(RecordPart):
     """The user's function that it was mostly seen in when it did not wait, or a library's."""
     file: str | None
     line: Integer | None
+    also: list[Integer] = []
+    """Other lines of that function in which it was seen, the one of most samples first."""
     cpu_s: Number
     runqueue_s: Number = 0.0
     """Seconds in which it was ready and had no core."""

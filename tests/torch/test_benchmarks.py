@@ -302,8 +302,12 @@ def test_misses_stand_before_all_programs_and_a_failed_one_is_one() -> None:
     expected = {"cause": ["python_input"], "line": "draw("}
     right = programs.judge("right.py", expected, seen, 9.0)
     wrong = programs.judge("wrong.py", {"cause": []}, programs.failed(ValueError("why")), 2.0)
-    page = list(programs.page([right, wrong]))
-    assert page[0].startswith("Causes right: 1 of 2. Lines right: 1 of 1. False alarms: 1 of 1")
+    alarm = programs.judge("alarm.py", {"cause": []}, seen, 9.0)
+    page = list(programs.page([right, wrong, alarm]))
+    assert page[0] == (
+        "Causes right: 1 of 3. Lines right: 1 of 1. False alarms: 1 of 2 healthy programs, "
+        "without a verdict 1.\n"
+    )
     fold = next(at for at, line in enumerate(page) if line.startswith("<details"))
     assert [line for line in page[:fold] if "wrong.py" in line] == [
         "| wrong.py | healthy | **failed** |  |  | 2 |"

@@ -514,6 +514,21 @@ def test_the_costliest_finding_is_the_primary_one() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cause", "share", "first"),
+    [
+        ("sync_bound", 0.6, "sync_bound"),
+        ("sync_bound", 0.3, "neighbour_load"),  # without the neighbour too little would be left
+        ("straggler", 0.25, "straggler"),  # its waits for a core are not in it
+    ],
+)
+def test_a_programs_own_causes_stand_before_a_neighbour(
+    cause: Cause, share: float, first: Cause
+) -> None:
+    found = [finding(cause, share), finding("neighbour_load", 0.5)]
+    assert diagnose.ordered(found, inside=True)[0].cause == first
+
+
 def test_confinement_stands_before_the_threads_that_fight_for_its_core() -> None:
     found = [finding("oversubscribed", 0.75), finding("one_core_confinement", 0.5)]
     assert causes(*found)[0] == "one_core_confinement"

@@ -318,6 +318,51 @@ def test_a_loop_that_writes_its_state_writes_checkpoints(
     assert causes(rank) == [cause]
 
 
+def test_a_state_that_is_pickled_is_written_in_two_phases(tmp_path: Path) -> None:
+    """Pickling tensors calls torch.save, and the line that writes them does the rest."""
+    file = tmp_path / "train.py"
+    file.write_text("pickle.dump(state, file)\nos.fsync(file)\nscores = rank(x)\n")
+    lines = [line("loop", number, 0.3, file=str(file)) for number in (1, 2, 3)]
+    rank = profile(
+        {"checkpoint": 5.0, "loop": 30.0, "forward": 30.0, "backward": 35.0}, lines=lines
+    )
+    (found,) = find(command(program=[rank]))
+    assert (found.cause, found.places[0].line) == ("checkpoint_bound", 1)
+    assert found.share == pytest.approx(0.05 + 0.6 * 0.3)
+
+
+@pytest.mark.parametrize(("tensors", "before", "named"), [(0.5, 0.3, 1), (0.7, 0.2, 3)])
+def test_a_line_that_makes_tensors_takes_samples_of_those_before_it(
+    tensors: float, before: float, named: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "points = [turn(x) for x in row]\nangle = draw()\nreturn torch.tensor(points)\n"
+    )
+    shares = {1: 0.4 * before, 2: 0.6 * before, 3: tensors}
+    lines = [line("input", number, share, file=str(file)) for number, share in shares.items()]
+    (found,) = find(command(program=[profile(INPUT, lines=lines)]))
+    assert found.places[0].line == named
+
+
+def test_a_thread_that_ends_its_batches_with_a_tensor(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("while j in seen[u]:\n    j = draw()\nq.put(torch.tensor(users))\n")
+    (busy,) = threads(35.0)
+    seen = busy.model_copy(update={"file": str(file), "line": 3, "also": [2, 1]})
+    rank = profile(STEP, main_cpu_s=60.0, threads=[seen])
+    (found,) = find(command(program=[rank], cores=TWO_CORES))
+    assert (found.cause, found.places[0].line) == ("interpreter_lock", 2)
+
+
+def test_a_rank_whose_core_a_neighbour_held_is_no_straggler() -> None:
+    first = profile({"forward": 40.0, "sync": 60.0}, ranks=2)
+    late = {"rank": 1, "ranks": 2}
+    seconds = {"forward": 98.0, "sync": 2.0}
+    assert causes(first, profile(seconds, **late)) == ["straggler"]
+    assert causes(first, profile(seconds, runqueue_s=55.0, **late)) == []
+
+
 def test_threads_of_a_large_pool_share_one_core() -> None:
     rank = profile({"loop": 100.0}, main_cpu_s=1.0, threads=threads(*[4.0] * 24))
     assert causes(rank, cores=TWO_CORES)[:1] == ["interpreter_lock"]

@@ -162,16 +162,23 @@ def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:
     left = sorted(findings, key=lambda f: (rank.get(f.cause, 2), -f.share))
     result: list[Finding] = []
     while left:
-        free = next((finding for finding in left if not _is_explained(finding, left)), left[0])
+        free = next(
+            (finding for finding in left if not _is_explained(finding, left, inside)), left[0]
+        )
         left.remove(free)
         result.append(free)
     return result
 
 
-def _is_explained(finding: Finding, others: Sequence[Finding]) -> bool:
+def _is_explained(finding: Finding, others: Sequence[Finding], inside: bool) -> bool:
     return any(
         finding.cause in EXPLAINS.get(other.cause, ())
-        and thresholds.EXPLAINED * other.share >= finding.share
+        and (
+            # The probe has taken the waits for a core out, but for those of an exchange's threads.
+            finding.cause == "sync_bound" and (1 - other.share) * finding.share < thresholds.WORTH
+            if inside and other.cause == "neighbour_load"
+            else thresholds.EXPLAINED * other.share >= finding.share
+        )
         for other in others
     )
 

@@ -63,6 +63,14 @@ WRITES: Final = re.compile(
     r"\b(pickle|joblib|json)\.dump\(|fsync|\bsavez?(_compressed|_file|_pretrained)?\(|"
     r"\.to_(csv|parquet|pickle|hdf)\("
 )
+# C code of these lines lets go of the interpreter's lock, and takes samples that were due on the
+# lines before. If those of the function took this much of its own, one of them is the line to
+# change: a comprehension, which repeats, before one that runs once.
+HANDS_OVER: Final = re.compile(
+    r"\b(torch|np|numpy)\.(tensor|as_tensor|from_numpy|stack|array|asarray|\w*Tensor)\(|\.put\("
+)
+ABSORBED: Final = 0.5
+REPEATS: Final = re.compile(r"\bfor\b.*\bin\b")
 NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
@@ -142,22 +150,46 @@ def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
             first = max(hot, key=lambda each: (each.depth, each.share), default=None)
         if first is not None:
             break
+    if first is not None:
+        first = _before_hand_over(first, lines)
     others = [each for each in lines if each.own_share >= 0.05]
     others.sort(key=lambda each: -each.own_share)
     chosen = [*([first] if first else []), *(each for each in others if each is not first)]
     return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
 
 
+def _before_hand_over(first: SourceLine, lines: Sequence[SourceLine]) -> SourceLine:
+    """The line itself, or the one whose samples it took."""
+    if not HANDS_OVER.search(text_of(first)):
+        return first
+    before = [
+        each
+        for each in lines
+        if (each.file, each.function) == (first.file, first.function)
+        and not HANDS_OVER.search(text_of(each))
+    ]
+    if sum(each.own_share for each in before) < ABSORBED * first.own_share:
+        return first
+    return max(
+        before, key=lambda each: each.own_share * (4 if REPEATS.search(text_of(each)) else 1)
+    )
+
+
+def text_of(line: SourceLine) -> str:
+    """The line's text; empty if the file is not there."""
+    text, _ = _source(line.file)
+    return text[line.line - 1].strip() if 0 < line.line <= len(text) else ""
+
+
 def place(line: SourceLine, share: float = 1.0) -> Place:
     """A line with its text and its lint, if the file is there."""
-    text, complaints = _source(line.file)
-    source = text[line.line - 1].strip() if 0 < line.line <= len(text) else None
+    _, complaints = _source(line.file)
     return Place(
         file=line.file,
         line=line.line,
         function=line.function,
         share=line.share * share,
-        source=source,
+        source=text_of(line) or None,
         advice=complaints[line.line].message if line.line in complaints else None,
     )
 
@@ -306,15 +338,20 @@ def _line_of(thread: ProgramThread) -> SourceLine:
     """Where it was found most often; only for a thread that was found in the user's code."""
     assert thread.file is not None
     assert thread.line is not None
-    return SourceLine(
-        phase="threads",
-        file=thread.file,
-        line=thread.line,
-        function=thread.function,
-        share=1.0,
-        own_share=1.0,
-        depth=0,
-    )
+    found = [
+        SourceLine(
+            phase="threads",
+            file=thread.file,
+            line=line,
+            function=thread.function,
+            share=1.0,
+            own_share=1.0,
+            depth=0,
+        )
+        for line in (thread.line, *thread.also)
+    ]
+    # Threads that take turns keep the lock for 5 ms, or until C code lets go of it.
+    return _before_hand_over(found[0], found)
 
 
 def _input(program: Program) -> Finding | None:
@@ -504,7 +541,11 @@ def _ranks(program: Program) -> Finding | None:
     if whole <= 0:
         return None  # a program that the probe saw start, and nothing of afterwards
     waits = [_seconds(each.phases.get("sync")) for each in ranks]
-    useful = [each.seconds - wait for each, wait in zip(ranks, waits, strict=True)]
+    # A core that a neighbour held makes no straggler.
+    useful = [
+        max(0.0, each.seconds - wait - (each.runqueue_s or 0.0))
+        for each, wait in zip(ranks, waits, strict=True)
+    ]
     late = (max(useful) - sum(useful) / len(useful)) / whole
     late *= len(useful) / max(1, len(useful) - 1)
     exchange = min(waits) / whole
@@ -581,19 +622,29 @@ def _evaluation(program: Program) -> Finding | None:
 
 
 def _checkpoint(program: Program) -> Finding | None:
-    share = program.share("checkpoint")
+    """`torch.save`, and lines of a training's own that write a file."""
+    saved, written = program.share("checkpoint"), _written(program)
+    share = saved + sum(each.own_share for each in written) * program.share("loop")
     if share < thresholds.WORTH:
         return None
-    times = sum(each.phases["checkpoint"].entered for each in program.ranks)
+    counts = [each.phases["checkpoint"].entered for each in program.ranks if saved]
+    times = f", {sum(counts)} in all" if counts and not written else ""
+    places = tuple(_places(written, program.share("loop")))
     return Finding(
         "checkpoint_bound",
         share,
         "time",
-        (f"writing checkpoints takes {format_percent(share)} of the time, {times} in all",),
+        (f"writing checkpoints takes {format_percent(share)} of the time{times}",),
         "Write checkpoints less often, or to a faster disk.",
         gain=removed(share),
-        places=program.places("checkpoint"),
+        places=(*places, *program.places("checkpoint"))[:MOST_PLACES],
     )
+
+
+def _written(program: Program) -> list[SourceLine]:
+    """Lines between the steps that write a state without `torch.save`."""
+    lines = [each for each in program.longest.lines if each.phase == "loop" and program.steps]
+    return [each for each in lines if each.own_share and WRITES.search(text_of(each))]
 
 
 def _loop(program: Program) -> Finding | None:
@@ -602,14 +653,13 @@ def _loop(program: Program) -> Finding | None:
     if not program.steps and program.wanted >= thresholds.BUSY * usable:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
-    share = program.share("loop") - max(0.0, program.share("backward") - program.share("forward"))
+    share = program.share("loop") * (1 - sum(each.own_share for each in _written(program)))
+    share -= max(0.0, program.share("backward") - program.share("forward"))
     if not program.steps and program.longest.seconds > 0:
         share -= program.longest.imports_s / program.longest.seconds
     if share < 1.25 * thresholds.WORTH:
         return None
-    of_steps = (_batch_thread, _file_written) if program.steps else ()
-    found = (rule(program, share) for rule in of_steps)
-    return next(filter(None, found), None) or _own_code(program, share)
+    return (_batch_thread(program, share) if program.steps else None) or _own_code(program, share)
 
 
 def _batch_thread(program: Program, share: float) -> Finding | None:
@@ -639,25 +689,6 @@ def _batch_thread(program: Program, share: float) -> Finding | None:
         "the training itself would.",
         gain=removed(share),
         places=(place(_line_of(busy[0]), computes),),
-    )
-
-
-def _file_written(program: Program, share: float) -> Finding | None:
-    """A state written to a file without `torch.save`."""
-    places = program.places("loop")
-    if not places or not WRITES.search(places[0].source or ""):
-        return None
-    return Finding(
-        "checkpoint_bound",
-        share,
-        "time",
-        (
-            f"{format_percent(share)} of the time is between the phases of a step, most of it "
-            "where a file is written",
-        ),
-        "Write it less often, or to a faster disk.",
-        gain=removed(share),
-        places=places,
     )
 
 
