@@ -32,7 +32,7 @@ MOST_SHOWN = 48
 LIMIT_S = 150.0
 NOT_ESTABLISHED = "not established"
 # Of a healthy program these are no false alarm, and no right answer.
-NO_VERDICT = ("too_short_to_judge", "unknown", "failed")
+NO_VERDICT = ("too_short_to_judge", "neighbour_load", "unknown", "failed")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Trainer:
-    def __init__(self, model, opt, folder, save_every=10):
+    def __init__(self, model, opt, folder, save_every=2):
         self.model, self.opt, self.folder, self.save_every = model, opt, folder, save_every
         self.step = 0
 
@@ -37,4 +37,4 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 8))
 trainer = Trainer(model, torch.optim.Adam(model.parameters()), tempfile.mkdtemp())
 x, y = torch.randn(10_000, 128), torch.randn(10_000, 8)
-print(trainer.fit(x, y, 700))
+print(trainer.fit(x, y, 400))

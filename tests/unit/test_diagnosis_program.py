@@ -56,7 +56,7 @@ def profile(
         "tables": [],
         "parameters": 10_000,
         "optimizer": "Adam",
-        "torch_threads": 1,
+        "torch_threads": 2,
         "cpus": 1,
         "main_cpu_s": whole,
         "runqueue_s": 0.0,
@@ -377,6 +377,19 @@ def test_threads_of_pools_that_ended_share_one_core() -> None:
 
 def test_a_step_on_one_core_of_four() -> None:
     assert causes(profile(STEP), cores=CoreCounts(4.0, 4.0, 1.0)) == ["serial_step"]
+
+
+@pytest.mark.parametrize(
+    ("threads", "steps", "found"),
+    [
+        (1, 1000, ["serial_step"]),
+        (2, 1000, []),  # torch had them, and the step did not
+        (1, 50_000, []),  # 2 ms a step
+    ],
+)
+def test_a_step_of_fewer_threads_than_cores(threads: int, steps: int, found: list[str]) -> None:
+    rank = profile(STEP, torch_threads=threads, steps=steps)
+    assert causes(rank, cores=TWO_CORES) == found
 
 
 def test_memory_that_grows_with_the_steps() -> None:

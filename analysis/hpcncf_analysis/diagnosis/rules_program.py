@@ -53,6 +53,10 @@ HOT: Final = 0.4
 MOST_PLACES: Final = 3
 # One busy core of two is half of them, less the moments in which it waits.
 SERIAL: Final = 0.45
+# The same where the program itself gave torch fewer threads than cores; a shorter step gains little
+# by more.
+LIMITED: Final = 0.75
+LONG_STEP_S: Final = 0.01
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
@@ -150,10 +154,11 @@ def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
             first = max(hot, key=lambda each: (each.depth, each.share), default=None)
         if first is not None:
             break
-    if first is not None:
-        first = _before_hand_over(first, lines)
     others = [each for each in lines if each.own_share >= 0.05]
     others.sort(key=lambda each: -each.own_share)
+    first = first or (others[0] if others else None)
+    if first is not None:
+        first = _before_hand_over(first, lines)
     chosen = [*([first] if first else []), *(each for each in others if each is not first)]
     return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
 
@@ -719,17 +724,30 @@ def _serial(program: Program) -> Finding | None:
     """The step itself computes, on clearly less than half of the cores."""
     usable, used = program.evidence.cores.usable, program.evidence.wanted
     compute = sum(map(program.share, ("forward", "backward", "optimizer")))
-    if not usable or used is None or compute < 0.5 or used >= SERIAL * usable:
+    if not usable or used is None or compute < 0.5:
         return None
+    rank = program.longest
+    threads = (rank.torch_threads or 0) * len(program.ranks)
+    limited = 0 < threads < usable and rank.seconds >= LONG_STEP_S * rank.steps
+    if used >= (LIMITED if limited else SERIAL) * usable:
+        return None
+    facts = [
+        f"the step computes for {format_percent(compute)} of the time, with "
+        f"{format_cores(used)} of {format_cores(usable)} usable cores"
+    ]
+    remedy = (
+        "Ask for fewer cores: a step this small does not spread over more. Or use larger batches."
+    )
+    if limited:
+        facts.append(f"torch was set to {pluralize(rank.torch_threads or 0, 'thread')}")
+        remedy = "Give torch as many threads as cores (torch.set_num_threads, OMP_NUM_THREADS), or "
+        remedy += "ask for fewer cores."
     return Finding(
         "serial_step",
         compute * (1 - used / usable),
         "cores",
-        (
-            f"the step computes for {format_percent(compute)} of the time, with "
-            f"{format_cores(used)} of {format_cores(usable)} usable cores",
-        ),
-        "Ask for fewer cores: a step this small does not spread over more. Or use larger batches.",
+        tuple(facts),
+        remedy,
         places=program.places("forward"),
     )
 
