@@ -473,6 +473,11 @@ class ProgramProfile(RecordPart):
     problems: list[LongText]
 
 
+def _only(key: str) -> AfterValidator:
+    """Keep one key: to hold the dictionaries of thousands of records takes time and memory."""
+    return AfterValidator(lambda whole: {key: whole.get(key)})
+
+
 class RankEnd(RecordPart):
     """The part of a rank's record that its run's state follows from.
 
@@ -500,10 +505,8 @@ class RankEnd(RecordPart):
     """UTC, ISO 8601; when the process started."""
     ended_at: Moment
     elapsed_s: Number
-    run: dict[str, Any]
-    """The run as planned: its settings, data key, resources."""
-    environment: dict[str, Any]
-    """Versions, code commit, CPU model, and the variables of an allowed list."""
+    run: Annotated[dict[str, Any], _only("data_key")]
+    environment: Annotated[dict[str, Any], _only("commit")]
     cores: Cores
     warnings: list[LongText]
     """Reasons to trust this record less, in words."""
@@ -514,6 +517,10 @@ class RankRecord(RankEnd):
 
     model_config = ConfigDict(extra="allow")
 
+    run: dict[str, Any]
+    """The run as planned: its settings, data key, resources."""
+    environment: dict[str, Any]
+    """Versions, code commit, CPU model, and the variables of an allowed list."""
     local_rank: Integer
     pid: ProcessId
     launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]

@@ -130,9 +130,15 @@ def unreadable(run: RunPaths) -> str | None:
 
 def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt:
     """`kind`: RankRecord reads the whole records, which takes several times as long."""
-    problems, there = list[str](), files.file_names()
-    found = [_read_record(path, kind, problems) for path in files.rank_records(there)]
-    ranks = [record for record in found if record]
+    problems, there = list[str](), set[str]()
+    # Most of thousands of runs are complete and have one rank: their folder is not listed.
+    first = _read_record(files.rank(0), kind, []) if kind is RankEnd else None
+    if first and first.world_size == 1 and completed([first]):
+        ranks = [first]
+    else:
+        there = files.file_names()
+        found = [_read_record(path, kind, problems) for path in files.rank_records(there)]
+        ranks = [record for record in found if record]
     is_complete = completed(ranks)
     if is_complete and kind is RankEnd:
         there.clear()
