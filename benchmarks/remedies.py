@@ -1,10 +1,12 @@
 """jobs/remedies.yaml's remedies, each in alternation with the configuration that it is added to.
 
-The two train at the same time, in processes of their own, and take turns of a third of a second: a
-slow machine slows both. A row's turns end when the gain's 95 % interval is within 5 % of it.
-Start-up is outside of the turns. Rows of another arithmetic are then trained for two epochs. On
-Frappe if HPCNCF_DATA names the folder of its zip, else on made data of its shape. A word on the
-command line chooses the remedies that have it.
+The two are processes of their own that take turns of a sixth of a second: a slow machine slows
+both. A gain is the median of the turns' ratios, and its interval is of order statistics: the few
+turns that a neighbour slows move neither. A row ends when its 95 % interval is within 5 % of the
+gain, or when it has had three times its share of the time that is left. Start-up is outside of the
+turns. Rows of another arithmetic are then trained for two epochs. On Frappe if HPCNCF_DATA names
+the folder of its zip, else on made data of its shape. A word on the command line chooses the
+remedies that have it.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import comb, exp, log
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import median
 from typing import Any, Final
 from uuid import uuid4
 
@@ -42,26 +44,26 @@ from hpcncf_analysis.formatting import format_duration, format_ratio, format_sco
 from hpcncf_analysis.remedy_effects import format_changes
 
 JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
-CHUNK: Final = 8
-"""A turn ends after a multiple of so many steps, on every rank."""
-TURN_S: Final = 0.3
-FEWEST, MOST = 4, 14
-"""Pairs of turns of a row."""
+TURN_S: Final = 0.15
+LEAST, ENOUGH = 6, 12
+"""Pairs of turns that an interval needs, and before a row may end for its width: a few turns agree
+by chance."""
+BUDGET_S: Final = 840.0
+"""For all rows."""
+SHARES: Final = 3
 SETTLED: Final = 0.05
+CONFIDENCE: Final = 0.95
 SCORES_DIFFER: Final = 0.01
 START_S: Final = 180.0
 EPOCHS: Final = 2
-# Student's t of 95 % for 3 to 13 degrees of freedom.
-STUDENT: Final = (3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16)
-
 FORKED: Final = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native.engine"])
 SPAWNED: Final = multiprocessing.get_context("spawn")
 
 
 def train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> None:
-    """One rank's process: `turns` receives the steps after which to pause, and sends steps,
-    instances and time of the pause; first, warnings about settings without effect."""
+    """One rank's process: `turns` receives two numbers of steps, and sends steps, instances and
+    time of both; it pauses after the second. First, warnings about settings without effect."""
     try:
         _train(run, data, rank, store, turns)
     except BaseException:
@@ -78,29 +80,45 @@ def _train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> No
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     if run.training.pin != "none":
         pin_rank(run.training.pin, each, place)
-    endless = {"epochs": 10_000, "evaluation": "none", "checkpoint_every": 0, "log_every": CHUNK}
+    endless = {"epochs": 10_000, "evaluation": "none", "checkpoint_every": 0}
+    endless["log_every"] = steps_at_once(run)
     settings = run.training.model_dump(mode="json") | endless
     if run.training.threads == "auto":
         settings["threads"] = each
     training = trainer(load_prepared(data), data, settings, place=place)
     turns.send((training.warnings, training.schedule.steps))
-    until = turns.recv()
+    first, until = turns.recv()
+    began: tuple[int, int, float] | None = None
 
     def pause() -> None:
-        nonlocal until
-        if training.steps_done >= until:
-            turns.send((training.steps_done, training.instances, time.perf_counter()))
-            until = turns.recv()
+        nonlocal first, until, began
+        if training.steps_done >= first:
+            now = (training.steps_done, training.instances, time.perf_counter())
+            began = began or now
+            if training.steps_done >= until:
+                turns.send((began, now))
+                first, until = turns.recv()
+                began = None
 
     training.after_step = pause
     training.train()
+
+
+def steps_at_once(run: Run) -> int:
+    """A turn begins and ends after a multiple of so many steps, on every rank. Engine native makes
+    them in one call, so that few would cost it speed."""
+    assert run.training is not None
+    if run.training.engine == "native":
+        return max(4, 16_384 // run.training.batch_over_ranks(1))
+    return 4
 
 
 class Configuration:
     """The ranks of a run that trains when it is asked to."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self._steps, self._pace = run, 0, 0.0
+        self.run, self._steps, self._step_s = run, 0, 0.0
+        self._at_once = steps_at_once(run)
         self._ends: list[Connection] = []
         self._processes: list[BaseProcess] = []
 
@@ -122,10 +140,9 @@ class Configuration:
         found = [self._answer(end) for end in self._ends]
         self.warnings: list[str] = found[0][0]
         self.steps_per_epoch: int = found[0][1]
-        began_steps = self._to(2 * CHUNK)[1]
+        self._train(0)
         self.startup_s = time.perf_counter() - began
-        ended = self._to(4 * CHUNK)[1]
-        self._pace = 2 * CHUNK / (ended - began_steps)
+        self._train(self._at_once)
         self._signal(signal.SIGSTOP)
 
     def _answer(self, end: Connection) -> Any:
@@ -136,27 +153,32 @@ class Configuration:
             raise RuntimeError(answer)
         return answer
 
-    def _to(self, steps: int) -> tuple[int, float]:
-        """Train up to the step; the instances of all ranks so far, and the time."""
+    def _train(self, steps: int) -> float:
+        """Train for some steps to get going, and as many as given; instances a second of these."""
+        first = self._steps + self._at_once
         for end in self._ends:
-            end.send(steps)
-        found = [self._answer(end) for end in self._ends]
-        self._steps = found[0][0]
-        return sum(each[1] for each in found), max(each[2] for each in found)
+            end.send((first, first + steps))
+        marks = [self._answer(end) for end in self._ends]
+        began, ended = (max(mark[end][2] for mark in marks) for end in (0, 1))
+        made = sum(after[1] - before[1] for before, after in marks)
+        before, self._steps = marks[0][0][0], marks[0][1][0]
+        if self._steps == before:
+            return 0.0
+        self._step_s = (ended - began) / (self._steps - before)
+        return made / (ended - began)
 
     def turn(self, whole_epochs: bool) -> float:
-        """Instances a second of a turn. What others' workers made in the pause is used up first."""
-        self._signal(signal.SIGCONT)
-        if whole_epochs:
-            lead, steps = 0, self.steps_per_epoch
+        """Instances a second of a turn; whole epochs also if they are short, for each begins with
+        work of its own."""
+        if whole_epochs or self.steps_per_epoch * self._step_s <= 2 * TURN_S:
+            epochs = TURN_S / (self.steps_per_epoch * self._step_s)
+            steps = self.steps_per_epoch * max(1, round(epochs))
         else:
-            lead = 2 * CHUNK
-            steps = CHUNK * max(1, round(TURN_S * self._pace / CHUNK))
-        before, began = self._to(self._steps + lead)
-        after, ended = self._to(self._steps + steps)
-        self._pace = steps / (ended - began)
+            steps = self._at_once * max(1, round(TURN_S / self._step_s / self._at_once))
+        self._signal(signal.SIGCONT)
+        speed = self._train(steps)
         self._signal(signal.SIGSTOP)
-        return (after - before) / (ended - began)
+        return speed
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._processes:
@@ -194,13 +216,25 @@ class Row:
 
     @property
     def width(self) -> float:
-        """Half of the interval of 95 %, as a share of the gain."""
-        error = stdev(self.logs) / sqrt(len(self.logs))
-        return exp(STUDENT[min(len(self.logs) - 4, len(STUDENT) - 1)] * error) - 1
+        """By how much the interval's farther end differs from the gain, as a share."""
+        low, middle, high = interval(self.logs)
+        return exp(max(high - middle, middle - low)) - 1
 
     @property
     def gain(self) -> float:
-        return exp(fmean(self.logs))
+        return exp(median(self.logs))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median and its 95 % interval, exact for any distribution: of the k-th value and the k-th
+    last, for the largest k at which so few lie on one side by chance once in 20 times."""
+    number, chance, left_out = len(values), 2 / 2 ** len(values), 0
+    while chance <= 1 - CONFIDENCE:
+        left_out += 1
+        chance += 2 * comb(number, left_out) / 2**number
+    ordered = sorted(values)
+    left_out = max(left_out - 1, 0)
+    return ordered[left_out], median(ordered), ordered[-1 - left_out]
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
@@ -224,10 +258,12 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
 def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
     """Rows of one reference follow each other, so that it starts once."""
+    until = time.monotonic() + BUDGET_S
     with contextlib.ExitStack() as kept:
         reference: Configuration | None = None
-        for row in rows:
+        for number, row in enumerate(rows):
             began = time.monotonic()
+            allowed = SHARES * (until - began) / (len(rows) - number)
             with contextlib.closing(Configuration(row.one)) as one:
                 try:
                     if reference is None or reference.run is not row.on:
@@ -235,35 +271,41 @@ def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
                         reference = kept.enter_context(contextlib.closing(Configuration(row.on)))
                         reference.start(data, folder)
                     one.start(data, folder)
-                    _alternate(row, one, reference)
+                    _alternate(row, one, reference, began + allowed)
                 except (RuntimeError, EOFError) as error:  # the latter: a rank was killed
                     row.logs, row.failed = [], True
                     row.sentence = f"failed: {(str(error).strip() or 'killed').splitlines()[-1]}"
                     kept.close()
                     reference = None
-            width = row.sentence or f"{row.gain:.2f} to within {row.width:.1%}"
+            width = row.sentence or (
+                f"{row.gain:.2f} to within {row.width:.1%}, {len(row.logs)} pairs of turns"
+            )
             took = time.monotonic() - began
             print(
                 f"{format_changes(row.changed)}: {width}, {took:.0f} s", file=sys.stderr, flush=True
             )
 
 
-def _alternate(row: Row, one: Configuration, on: Configuration) -> None:
+def _alternate(row: Row, one: Configuration, on: Configuration, until: float) -> None:
     idle = [each for each in one.warnings if "no effect" in each]
     if any(key in warning for key in row.changed for warning in idle):
         row.sentence = "; ".join(idle)
         return
     whole = "training.persistent_workers" in row.changed
-    for number in range(MOST):
-        first, second = (one, on) if number % 2 else (on, one)
+    while not _is_over(row, until):
+        first, second = (one, on) if len(row.logs) % 2 else (on, one)
         speeds = {first: first.turn(whole), second: second.turn(whole)}
         row.logs.append(log(speeds[one] / speeds[on]))
-        if len(row.logs) >= FEWEST and row.width <= SETTLED:
-            break
     assert one.run.training is not None
     instances = one.run.training.batch_over_ranks(1) * (1 + one.run.training.negatives)
     row.startup_s = one.startup_s - on.startup_s
-    row.saved_s = instances / speeds[on] - instances / speeds[one]
+    row.saved_s = instances / speeds[on] * (1 - 1 / row.gain)
+
+
+def _is_over(row: Row, until: float) -> bool:
+    pairs = len(row.logs)
+    late = pairs >= LEAST and time.monotonic() > until
+    return late or (pairs >= ENOUGH and row.width <= SETTLED)
 
 
 def quality(settings: Mapping[str, Any], folder: Path) -> float | None:
@@ -300,7 +342,7 @@ def describe(row: Row) -> list[str]:
     """The gain, its interval, and the verdict."""
     if row.sentence:
         return ["", "", row.sentence]
-    low, high = row.gain / (1 + row.width), row.gain * (1 + row.width)
+    low, _, high = map(exp, interval(row.logs))
     verdict = f"loses: {format_ratio(row.gain)} of the speed"
     if row.width > SETTLED:
         verdict = "not settled"

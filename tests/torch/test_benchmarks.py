@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -269,6 +270,34 @@ def test_the_demos_rows_are_points_of_its_job_file() -> None:
         assert name.startswith(f"{ranks} ranks × " if ranks > 1 else f"{cores} core")
         assert ("native" in name) == (point["training.engine"] == "native")
         assert ("naive" in name) == (point.get("training.loader") == "per_sample")
+
+
+def slowdowns(noise: str, turns: int, random: np.random.Generator) -> Any:
+    """Of the logarithm of each turn's speed: neighbours that come and go slow a third of them."""
+    if noise == "heavy tails":
+        return 0.03 * random.standard_t(2, turns)
+    found, beside = random.normal(0, 0.03, turns), False
+    if noise == "neighbours":
+        for turn in range(turns):
+            beside = random.random() < (0.67 if beside else 0.15)
+            found[turn] -= beside * random.uniform(0.1, 0.7)
+    return found
+
+
+@pytest.mark.parametrize("noise", ["even", "heavy tails", "neighbours"])
+def test_a_remedys_interval_holds_its_gain_though_rows_end_when_it_is_narrow(noise: str) -> None:
+    """95 % of intervals hold the gain, less what 400 rows may miss by chance; they settle."""
+    module, random, held, settled, gain = benchmark("remedies"), np.random.default_rng(1), 0, 0, 0.3
+    for _ in range(400):
+        row, turns = module.Row(None, None, {}, {}), slowdowns(noise, 120, random)
+        while len(row.logs) < 60 and not module._is_over(row, float("inf")):
+            first, second = turns[2 * len(row.logs) :][:2]
+            row.logs.append(gain + (first - second) * (-1) ** len(row.logs))
+        low, _, high = module.interval(row.logs)
+        held += low <= gain <= high
+        settled += row.width <= module.SETTLED
+    assert held / 400 >= 0.92
+    assert settled / 400 >= 0.9
 
 
 def test_two_rounds_go_through_the_cases_there_and_back() -> None:
