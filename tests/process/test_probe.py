@@ -100,6 +100,13 @@ def test_phases_and_steps_are_seen(tmp_path: Path) -> None:
     assert seen.complete
 
 
+def test_a_library_that_looks_for_torch_before_its_import(tmp_path: Path) -> None:
+    looked = "import importlib.util\nassert importlib.util.find_spec('torch')\n"
+    python(looked + MANY_STEPS.format(epochs=1), tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    assert seen.steps == 19
+
+
 def test_only_the_programs_own_no_grad_is_an_evaluation(tmp_path: Path) -> None:
     """A deep copy enters it inside torch."""
     code = """

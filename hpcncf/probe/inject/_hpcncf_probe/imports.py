@@ -12,20 +12,21 @@ class Finder:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        call = _WAITING.pop(name, None)
-        if call is None:
+        if name not in _WAITING:
             return None
         for finder in list(sys.meta_path):
             if finder is Finder or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                _add_call(spec, call)
+                _add_call(spec, name)
                 return spec
         return None
 
 
-def _add_call(spec, call):
+def _add_call(spec, name):
+    """To the execution of the module, for a spec may be asked for and not used: libraries look
+    whether torch is there before they import it."""
     execute = getattr(spec.loader, "exec_module", None)
     if execute is None:
         return
@@ -35,7 +36,9 @@ def _add_call(spec, call):
         try:
             spec.loader.exec_module = execute
             execute(module)
-            call(module)
+            call = _WAITING.pop(name, None)
+            if call is not None:
+                call(module)
         except BaseException as error:
             hide_frames(error)
             raise
