@@ -363,6 +363,12 @@ def test_a_rank_whose_core_a_neighbour_held_is_no_straggler() -> None:
     assert causes(first, profile(seconds, runqueue_s=55.0, **late)) == []
 
 
+def test_the_own_code_of_one_rank_is_not_all_ranks_own_code() -> None:
+    waits = profile({"forward": 10.0, "sync": 90.0}, ranks=2)
+    sleeps = profile({"loop": 85.0, "forward": 10.0, "sync": 5.0}, rank=1, ranks=2)
+    assert causes(waits, sleeps) == ["straggler"]
+
+
 def test_threads_of_a_large_pool_share_one_core() -> None:
     rank = profile({"loop": 100.0}, main_cpu_s=1.0, threads=threads(*[4.0] * 24))
     assert causes(rank, cores=TWO_CORES)[:1] == ["interpreter_lock"]

@@ -658,7 +658,9 @@ def _loop(program: Program) -> Finding | None:
     if not program.steps and program.wanted >= thresholds.BUSY * usable:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
-    share = program.share("loop") * (1 - sum(each.own_share for each in _written(program)))
+    # What one rank spends there beyond the others is a straggler's.
+    share = min(shares_of(each).get("loop", 0.0) for each in program.ranks)
+    share *= 1 - sum(each.own_share for each in _written(program))
     share -= max(0.0, program.share("backward") - program.share("forward"))
     if not program.steps and program.longest.seconds > 0:
         share -= program.longest.imports_s / program.longest.seconds
