@@ -363,6 +363,14 @@ def test_a_rank_whose_core_a_neighbour_held_is_no_straggler() -> None:
     assert causes(first, profile(seconds, runqueue_s=55.0, **late)) == []
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "healthy"), (0.03, "unknown")])
+def test_a_training_ended_by_ctrl_c_is_judged_by_its_steps(factor: float, verdict: str) -> None:
+    rank = profile({phase: factor * seconds for phase, seconds in STEP.items()}, steps=200)
+    seen = diagnose_evidence(command(program=(rank,), failed="rank 0 failed: exit code 130"))
+    assert seen.verdict == verdict
+    assert "how it would have ended" in seen.missing[0]
+
+
 def test_the_own_code_of_one_rank_is_not_all_ranks_own_code() -> None:
     waits = profile({"forward": 10.0, "sync": 90.0}, ranks=2)
     sleeps = profile({"loop": 85.0, "forward": 10.0, "sync": 5.0}, rank=1, ranks=2)

@@ -108,7 +108,11 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     doubts = [] if first else _doubts(evidence)
     failed = [f"how it would have ended ({evidence.failed})"] if evidence.failed else []
     missing = (*doubts, *failed, *missing_records(evidence))
-    verdict: Verdict = "cause" if first else "unknown" if doubts or failed else "healthy"
+    # Steps that the probe saw are judged however the program ended: by Ctrl-C, for instance.
+    judged = not failed or any(
+        each.steps and each.seconds >= thresholds.SHORT_S for each in evidence.program
+    )
+    verdict: Verdict = "cause" if first else "healthy" if judged and not doubts else "unknown"
     growth_mib = evidence.memory_growth_mib
     alerts = [f"memory grew steadily, by {format_mebibytes(growth_mib)}: {USUALLY}"]
     return Diagnosis(
