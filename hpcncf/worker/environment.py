@@ -105,7 +105,10 @@ def place_of_command(env: Mapping[str, str] = os.environ) -> Place:
             # All ranks must know what start they are of: see `start_of_ranks`.
             if local == world or "SLURM_JOB_ID" in env or "PMIX_NAMESPACE" in env:
                 return Place(rank, local_rank, world, local, rank // max(local, 1))
-    return place(env) if "SLURM_STEP_NUM_TASKS" in env else Place()
+    if "SLURM_STEP_NUM_TASKS" not in env:
+        return Place()
+    # Scripts often set RANK and WORLD_SIZE from Slurm's, without LOCAL_WORLD_SIZE: Slurm knows more.
+    return place(env) if env["SLURM_STEP_NUM_TASKS"] == "1" else _place_from_slurm(env)
 
 
 def place(env: Mapping[str, str] = os.environ) -> Place:

@@ -136,6 +136,9 @@ def test_a_command_knows_who_else_was_started_with_it() -> None:
     assert place_of_command({"RANK": "1", "WORLD_SIZE": "2"}) == Place()  # set by hand
     assert place_of_command(torchrun) == Place(1, 1, 2, 2, 0)
     assert place_of_command(several) == Place(1, 1, 2, 2, 0)
+    exported = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}  # by a batch script
+    apart = {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"}
+    assert place_of_command({**several, **apart, **exported}) == Place(1, 0, 2, 1, 1)
     # MPICH's start has no name that two nodes know, unless Slurm gives it one.
     assert place_of_command(hydra) == Place()
     assert place_of_command({**several, **hydra}) == Place(3, 1, 4, 2, 1)
