@@ -107,7 +107,7 @@ def place_of_command(env: Mapping[str, str] = os.environ) -> Place:
                 return Place(rank, local_rank, world, local, rank // max(local, 1))
     if "SLURM_STEP_NUM_TASKS" not in env:
         return Place()
-    # Scripts often set RANK and WORLD_SIZE from Slurm's, without LOCAL_WORLD_SIZE: Slurm knows more.
+    # Scripts often set RANK and WORLD_SIZE from Slurm's, without LOCAL_WORLD_SIZE.
     return place(env) if env["SLURM_STEP_NUM_TASKS"] == "1" else _place_from_slurm(env)
 
 
