@@ -331,9 +331,12 @@ def test_a_state_that_is_pickled_is_written_in_two_phases(tmp_path: Path) -> Non
     assert found.share == pytest.approx(0.05 + 0.6 * 0.3)
 
 
-@pytest.mark.parametrize(("tensors", "before", "named"), [(0.5, 0.3, 1), (0.7, 0.2, 3)])
+@pytest.mark.parametrize(
+    ("tensors", "before", "samples", "named"),
+    [(0.5, 0.3, 10_000, 1), (0.7, 0.2, 10_000, 3), (0.7, 0.26, 1_000_000, 1)],
+)
 def test_a_line_that_makes_tensors_takes_samples_of_those_before_it(
-    tensors: float, before: float, named: int, tmp_path: Path
+    tensors: float, before: float, samples: int, named: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "train.py"
     file.write_text(
@@ -341,8 +344,19 @@ def test_a_line_that_makes_tensors_takes_samples_of_those_before_it(
     )
     shares = {1: 0.4 * before, 2: 0.6 * before, 3: tensors}
     lines = [line("input", number, share, file=str(file)) for number, share in shares.items()]
-    (found,) = find(command(program=[profile(INPUT, lines=lines)]))
+    (found,) = find(command(program=[profile(INPUT, lines=lines, samples=samples)]))
     assert found.places[0].line == named
+
+
+def test_a_hot_function_has_the_line_to_change_before_its_call() -> None:
+    """Two calls of one function, whose lines take a little each."""
+    called = {"own_share": 0.0, "function": "main"}
+    lines = [line("loop", 26, 0.5, **called), line("loop", 27, 0.45, **called)]
+    lines += [
+        line("loop", at, share, depth=1) for at, share in {18: 0.2, 20: 0.25, 22: 0.2}.items()
+    ]
+    (found,) = find(command(program=[profile({"loop": 90.0, "forward": 10.0}, lines=lines)]))
+    assert found.places[0].line == 20
 
 
 def test_a_thread_that_ends_its_batches_with_a_tensor(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ PHASES: Final = (
     "workers",
     "loop",
 )
-# The line that itself takes at least this share of its phase is the one to change, else the deepest
-# of those that take HOT with what they call.
+# The line that itself takes at least this share of its phase is the one to change, else the first
+# of a function whose own lines take HOT together, else the deepest that takes HOT with its calls.
 HOT_ITSELF: Final = 0.3
 HOT: Final = 0.4
 MOST_PLACES: Final = 3
@@ -74,6 +74,9 @@ HANDS_OVER: Final = re.compile(
     r"\b(torch|np|numpy)\.(tensor|as_tensor|from_numpy|stack|array|asarray|\w*Tensor)\(|\.put\("
 )
 ABSORBED: Final = 0.5
+# They come up to 0.1 ms late: of functions that take hardly longer, most fall on that line.
+BRIEF_S: Final = 2e-4
+ABSORBED_IN_BRIEF: Final = 0.15
 REPEATS: Final = re.compile(r"\bfor\b.*\bin\b")
 NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
@@ -130,7 +133,8 @@ class Program:
         found = []
         for phase in phases:
             lines = [each for each in profile.lines if each.phase == phase]
-            found += _places(lines, self.share(phase) if rank is None else 1.0)
+            brief = phase == "input" and _is_brief(_seconds(profile.phases.get(phase)), profile)
+            found += _places(lines, self.share(phase) if rank is None else 1.0, brief)
         return tuple(found)
 
 
@@ -140,30 +144,50 @@ def shares_of(profile: ProgramProfile) -> dict[str, float]:
     return {name: part.seconds / whole for name, part in profile.phases.items()} if whole else {}
 
 
+def _is_brief(seconds: float, profile: ProgramProfile) -> bool:
+    """Whether making one sample takes too short to separate its lines by samples."""
+    return seconds < BRIEF_S * (profile.samples or 0)
+
+
 def _seconds(part: ProgramPhase | None) -> float:
     return part.seconds if part else 0.0
 
 
-def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
+def _places(lines: Sequence[SourceLine], share: float, brief: bool = False) -> list[Place]:
     """The hot line, one inside the phase if there is any, then those that take most themselves."""
     first = None
     for side in ([each for each in lines if not each.outside], lines):
         first = max(side, key=lambda each: each.own_share, default=None)
         if first is None or first.own_share < HOT_ITSELF:
             hot = [each for each in side if each.share >= HOT]
-            first = max(hot, key=lambda each: (each.depth, each.share), default=None)
+            first = _of_hot_function(side) or max(
+                hot, key=lambda each: (each.depth, each.share), default=None
+            )
         if first is not None:
             break
     others = [each for each in lines if each.own_share >= 0.05]
     others.sort(key=lambda each: -each.own_share)
     first = first or (others[0] if others else None)
     if first is not None:
-        first = _before_hand_over(first, lines)
+        first = _before_hand_over(first, lines, ABSORBED_IN_BRIEF if brief else ABSORBED)
     chosen = [*([first] if first else []), *(each for each in others if each is not first)]
     return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
 
 
-def _before_hand_over(first: SourceLine, lines: Sequence[SourceLine]) -> SourceLine:
+def _of_hot_function(lines: Sequence[SourceLine]) -> SourceLine | None:
+    """The line that takes most itself of a function whose lines together take HOT themselves."""
+    own: dict[tuple[str, str], list[SourceLine]] = {}
+    for each in lines:
+        own.setdefault((each.file, each.function), []).append(each)
+    hot = max(own.values(), key=lambda of: sum(each.own_share for each in of), default=[])
+    if sum(each.own_share for each in hot) < HOT:
+        return None
+    return max(hot, key=lambda each: each.own_share)
+
+
+def _before_hand_over(
+    first: SourceLine, lines: Sequence[SourceLine], absorbed: float
+) -> SourceLine:
     """The line itself, or the one whose samples it took."""
     if not HANDS_OVER.search(text_of(first)):
         return first
@@ -173,7 +197,7 @@ def _before_hand_over(first: SourceLine, lines: Sequence[SourceLine]) -> SourceL
         if (each.file, each.function) == (first.file, first.function)
         and not HANDS_OVER.search(text_of(each))
     ]
-    if sum(each.own_share for each in before) < ABSORBED * first.own_share:
+    if sum(each.own_share for each in before) < absorbed * first.own_share:
         return first
     return max(
         before, key=lambda each: each.own_share * (4 if REPEATS.search(text_of(each)) else 1)
@@ -356,7 +380,7 @@ def _line_of(thread: ProgramThread) -> SourceLine:
         for line in (thread.line, *thread.also)
     ]
     # Threads that take turns keep the lock for 5 ms, or until C code lets go of it.
-    return _before_hand_over(found[0], found)
+    return _before_hand_over(found[0], found, ABSORBED)
 
 
 def _input(program: Program) -> Finding | None:
@@ -435,8 +459,12 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
     if busy:
         facts.append(f"a worker is busy for {format_percent(busy[0])} of its time")
     idle = program.idle_cores
-    lines = program.workers[0].lines if program.workers else []
-    places = tuple(_places(lines, share))
+    lines, brief = list[SourceLine](), False
+    if program.workers:
+        worker = program.workers[0]
+        lines = worker.lines
+        brief = _is_brief(loader.workers * (worker.main_cpu_s or 0.0), program.longest)
+    places = tuple(_places(lines, share, brief))
     if busy and busy[0] >= 0.5:
         if idle >= 0.7:
             more = loader.workers + max(1, int(idle + 0.3))
