@@ -1,10 +1,19 @@
 """`hpcncf`, and `python -m hpcncf`."""
 
+import os
 import sys
+
+
+def prefer_own_packages() -> None:
+    """PYTHONPATH is for the user's program: it may hold numpy for another version of Python."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    theirs = {os.path.abspath(each) for each in given}  # noqa: PTH100, as `site` writes them
+    sys.path.sort(key=theirs.__contains__)  # last, otherwise in order
 
 
 def main() -> int:
     """Ctrl-C ends a command without a traceback, among its imports, too."""
+    prefer_own_packages()
     try:
         from hpcncf.cli import main as run_command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,22 @@ def test_without_a_verb_the_help_is_printed(said: Said, capsys: pytest.CaptureFi
         cli.main(["--help"])
     assert out == capsys.readouterr().out
     assert all(f"\n  {verb}" in out for verb in cli.VERBS)
+
+
+def test_packages_of_another_python_are_left_to_the_users_program(here: Path) -> None:
+    """As a module of a cluster puts them on PYTHONPATH."""
+    for name in ("numpy", "pydantic", "psutil"):
+        (here / f"theirs/{name}").mkdir(parents=True)
+        (here / f"theirs/{name}/__init__.py").write_text("raise ImportError('another Python')")
+    (here / "theirs/only_theirs.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "hpcncf", "run", "--", "python3", "-c", "import only_theirs"],
+        env={**os.environ, "PYTHONPATH": str(here / "theirs")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cores" in done.stderr + done.stdout
 
 
 def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None:
