@@ -18,8 +18,8 @@ from statistics import median
 
 from hpcncf.probe.launch import observed
 
-# Milliseconds of a step -> width of the hidden layer that takes about as long, on one thread.
-WIDTHS = {0.4: 64, 1.5: 600, 10: 2300, 100: 8200}
+# Milliseconds of a step, on one thread: the hidden layer is widened until it takes about as long.
+STEPS_MS = (0.4, 1.5, 10, 100)
 PROGRAM = """
 import json, sys, time
 import torch
@@ -27,7 +27,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 torch.set_num_threads(1)
 torch.manual_seed(0)
-width, turns = int(sys.argv[1]), int(sys.argv[2])
+wanted, turns = float(sys.argv[1]) / 1000, int(sys.argv[2])
 loaders = sys.modules["torch.utils.data.dataloader"]
 optimizers = sys.modules["torch.optim.optimizer"]
 places = [
@@ -53,19 +53,24 @@ class Batches:
     def __getitem__(self, i):
         return x
 x = torch.randn(16, 64)
-model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width // 4 + 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 batches = iter(DataLoader(Batches(), batch_size=None))
 def step():
     loss = model(next(batches)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-for _ in range(10):
-    step()
-began = time.perf_counter()
-step(), step(), step()
-steps = max(2, round(0.06 / (time.perf_counter() - began)))
+width, took = 64, 0
+while took < 0.9 * wanted:
+    model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width // 4 + 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(5):
+        step()
+    began = time.perf_counter()
+    for _ in range(5):
+        step()
+    took = (time.perf_counter() - began) / 5
+    width = int(width * max(1.1, min(2, (wanted / took) ** 0.5)))
+steps = max(2, round(0.02 / took))
 seconds = {False: [], True: []}
 for turn in range(2 * turns):
     # On and off, then off and on: a machine that gets slower favours neither.
@@ -88,10 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     turns = parser.parse_args(arguments).turns
     print("| step | the probe adds | of the step | the sampler, of a core |")
     print("|---|---|---|---|")
-    for width in WIDTHS.values():
+    for wanted in STEPS_MS:
         with tempfile.TemporaryDirectory() as name:
             environment = observed(os.environ, Path(name))
-            words = [sys.executable, "-c", PROGRAM, str(width), str(turns)]
+            words = [sys.executable, "-c", PROGRAM, str(wanted), str(turns)]
             done = subprocess.run(
                 words, env=environment, check=True, capture_output=True, text=True
             )

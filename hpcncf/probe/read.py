@@ -228,8 +228,12 @@ def _phases(
     waited: dict[str, float] = defaultdict(float)
     measured: dict[str, float] = defaultdict(float)
     entered: dict[str, int] = defaultdict(int)
-    figures = raw["phases"]
-    waits_s = sum(max(0.0, clocked - cpu) for _, cpu, clocked, _ in figures.values())
+    figures = _shared_out(raw)
+    waits_s = sum(
+        max(0.0, clocked - cpu) * wall / clocked
+        for wall, cpu, clocked, _ in figures.values()
+        if clocked > 0
+    )
     main = _main_figures(raw)
     # Ready without a core looks like waiting: taken from every wait alike.
     waits = max(0.0, 1 - main[1] / waits_s) if main and waits_s > 0 else 1.0
@@ -261,6 +265,21 @@ def _phases(
         for name in sorted(seconds, key=lambda name: -seconds[name])
     }
     return phases, exchanged
+
+
+def _shared_out(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Phase of the probe -> its figures, with the steps that were not timed: long ones as they were
+    sampled, the rest as the short ones that were timed."""
+    figures = dict(raw["phases"])
+    untimed, *_ = figures.pop("untimed", (0.0,))
+    short, sampled = raw["short_steps"], raw["long_steps"]
+    whole = sum(short.values())
+    rest = max(0.0, untimed - sum(sampled.values()))
+    for phase in {**short, **sampled}:
+        wall, *others = figures.get(phase, (0.0, 0.0, 0.0, 0))
+        share = short.get(phase, 0.0) / whole if whole else 0.0
+        figures[phase] = (wall + min(untimed, sampled.get(phase, 0.0)) + share * rest, *others)
+    return figures
 
 
 def _main_figures(raw: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -107,6 +107,51 @@ def test_a_library_that_looks_for_torch_before_its_import(tmp_path: Path) -> Non
     assert seen.steps == 19
 
 
+def test_the_phases_of_short_steps_are_those_that_the_program_measures(tmp_path: Path) -> None:
+    """One step of thirteen is timed; a long one among the others is sampled."""
+    code = """
+import time
+import torch
+torch.set_num_threads(1)
+spent = dict.fromkeys("input optimizer evaluation".split(), 0.0)
+def work(name, seconds):
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        pass
+    spent[name] += time.perf_counter() - began
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, i):
+        work("input", 0.0004)
+        return i
+class Slow(torch.optim.SGD):
+    def step(self, closure=None):
+        work("optimizer", 0.0002)
+model = torch.nn.Linear(1, 1)
+optimizer = Slow(model.parameters(), 0.1)
+for step, x in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=1)):
+    optimizer.zero_grad()
+    model(x[None].float()).sum().backward()
+    optimizer.step()
+    if step % 997 == 996:
+        work("evaluation", 0.4)
+print(list(spent.values()))
+"""
+    done = python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    assert seen.steps == 3999
+    assert [(each.batches, each.evaluates) for each in seen.loaders] == [(3999, False)]
+    shares = [each / seen.seconds for each in json.loads(done.stdout)]
+    parts = [seen.phases[name].seconds / seen.seconds for name in ("input", "optimizer", "loop")]
+    assert parts[:2] == pytest.approx(shares[:2], abs=0.1)
+    assert shares[2] - 0.1 < parts[2] < shares[2] + 0.3  # what torch does between is there, too
+    (path,) = (tmp_path / "seen").glob("*.json")
+    record = json.loads(path.read_text())
+    assert 0 < sum(record["long_steps"].values()) < record["phases"]["untimed"][0]
+    assert record["phases"]["untimed"][0] > 0.5 * seen.seconds
+
+
 def test_only_the_programs_own_no_grad_is_an_evaluation(tmp_path: Path) -> None:
     """A deep copy enters it inside torch."""
     code = """

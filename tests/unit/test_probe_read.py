@@ -50,6 +50,8 @@ def raw(**changes: Any) -> dict[str, Any]:
             "optimizer": [2.0, 2.0, 2.0, 100],
             "probe": [0.1, 0.1, 0.1, 3],
         },
+        "short_steps": {},
+        "long_steps": {},
         "loaders": [loader()],
         "no_grad": [],
         "stacks": [
@@ -83,6 +85,20 @@ def test_time_between_the_phases_is_split_by_samples() -> None:
         "optimizer": 2.0,
         "loop": 1.0,
     }
+
+
+def test_steps_that_are_not_timed_are_shared_out() -> None:
+    """Long ones by their samples, the others as the short ones that were timed."""
+    phases = {"input:0": [2.0, 1.0, 2.0, 9], "optimizer": [6.0, 6.0, 6.0, 9]}
+    seen = raw(
+        phases=phases | {"untimed": [20.0, 0.0, 0.0, 0]},
+        short_steps={"input:0": 1.0, "optimizer": 3.0},
+        long_steps={"input:0": 7.0, "rest:0": 5.0},
+        stacks=[],
+    )
+    # 8 s of short steps: 2 and 6.
+    assert seconds_of(seen) == {"input": 11.0, "forward": 5.0, "optimizer": 12.0}
+    assert profile(seen).phases["input"].waiting == pytest.approx(0.5)
 
 
 def test_figures_of_a_process() -> None:

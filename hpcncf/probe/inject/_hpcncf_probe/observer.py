@@ -11,7 +11,7 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter, itemgetter
 
 from _hpcncf_probe import apply_remedies, cuda_events, imports, tables, torch_phases, trial_speed
-from _hpcncf_probe.phases import CLOCKS, NAME, WALL, Clock
+from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, Clock
 
 FORMAT = 1
 SAMPLE_EVERY_S = 0.01
@@ -73,6 +73,9 @@ class Observer:
         self.stacks = {}
         self.others = {}
         self.samples = 0
+        # Of steps that are not timed and last longer than from one sample to the next, by phase.
+        self.long_steps = {}
+        self.step_sampled = None
         self.threads = {}
         self.threads_at_first = {}
         self.numbers = {}
@@ -165,6 +168,8 @@ class Observer:
         now = time.perf_counter()
         gap = min(now - self.seen_at, LONGEST_GAP_S)
         self.seen_at = now
+        if phase == UNTIMED:
+            phase = self._untimed_phase(stopped, gap)
         frames = sys._current_frames()
         frames.pop(self.thread, None)
         others = {}
@@ -200,6 +205,14 @@ class Observer:
             mean = self.sampler_cpu / self.samples
             self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
         return alone
+
+    def _untimed_phase(self, stopped, gap):
+        clock = CLOCKS[self.thread]
+        phase = torch_phases.phase_by_frames(map(itemgetter(0), stopped), clock)
+        if clock.step == self.step_sampled:
+            self.long_steps[phase] = self.long_steps.get(phase, 0.0) + gap
+        self.step_sampled = clock.step
+        return phase
 
     def _see_threads(self, now):
         """Note the threads' CPU time, and whether any but the training thread computes."""
@@ -240,7 +253,7 @@ class Observer:
             "phases": phases(clock),
             "stacks": self.stacks,
         }
-        self.stacks, self.others = {}, {}
+        self.stacks, self.others, self.long_steps = {}, {}, {}
         clock.clear()
         clock.turns = clock.backwards = 0
         for loader in torch_phases.LOADERS:
@@ -309,6 +322,8 @@ class Observer:
             "steps": clock.steps() if clock else 0,
             "backwards": clock.backwards if clock else 0,
             "phases": figures,
+            "short_steps": short_steps(clock),
+            "long_steps": dict(self.long_steps),
             "loaders": [each.record() for each in torch_phases.LOADERS],
             "no_grad": [each.record() for each in torch_phases.NO_GRAD],
             "stacks": listed(self.stacks),
@@ -357,9 +372,16 @@ def phases(clock):
         return {}
     # The program goes on meanwhile: what is open, and since when, first.
     opened, since = clock.stack[-1][NAME], clock.since
-    figures = {name: phase[:NAME] for name, phase in list(clock.phases.items())}
+    figures = {name: phase[:SHORT] for name, phase in list(clock.phases.items())}
     figures[opened][WALL] += time.perf_counter() - since
     return {name: phase for name, phase in figures.items() if phase[WALL]}
+
+
+def short_steps(clock):
+    """Phase -> seconds in the short steps that were timed: as in those that were not."""
+    if clock is None:
+        return {}
+    return {name: phase[SHORT] for name, phase in list(clock.phases.items()) if phase[SHORT]}
 
 
 def listed(stacks):

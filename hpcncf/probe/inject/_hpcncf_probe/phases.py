@@ -5,19 +5,23 @@ from _thread import get_ident
 from itertools import groupby
 from time import perf_counter, thread_time
 
-# In steps shorter than this, the CPU clock (a system call) is read in one step of MANY only.
-SHORT_STEP_S = 0.003
-MANY = 16
+# Of steps shorter than this, one of EVERY is timed: the probe's code is cold in each step, and
+# costs more than its instructions. A prime, so that what a program does in each tenth step is seen
+# as often as the rest.
+SHORT_STEP_S = 0.02
+EVERY = 13
+# The phase of the steps between; the record shares it out.
+UNTIMED = "untimed"
 
-
-WALL, CPU, MEASURED, ENTERED, NAME = range(5)
+WALL, CPU, MEASURED, ENTERED, SHORT, BEFORE, NAME = range(7)
 
 
 class Phases(dict):
-    """Name -> a list by WALL, CPU, MEASURED (seconds while the CPU was read), ENTERED, NAME."""
+    """Name -> a list by WALL, CPU, MEASURED (seconds while the CPU was read), ENTERED, SHORT
+    (seconds of short steps), BEFORE (WALL where the present step began), NAME."""
 
     def __missing__(self, name):
-        phase = self[name] = [0.0, 0.0, 0.0, 0, name]
+        phase = self[name] = [0.0, 0.0, 0.0, 0, 0.0, 0.0, name]
         return phase
 
 
@@ -37,11 +41,12 @@ class Clock:
         "optimizers",
         "optimizes",
         "phases",
-        "reads_cpu",
         "since",
+        "single",
         "stack",
         "step",
         "stepped",
+        "timed",
         "turns",
     )
 
@@ -53,7 +58,7 @@ class Clock:
         self.loader = None
         self.step = 0
         self.last_step = None
-        self.reads_cpu = True
+        self.timed, self.single = True, False
         self.optimizers = {}
         self.optimizes = False
         self.turns = 0
@@ -65,7 +70,7 @@ class Clock:
     def clear(self):
         """Begin the sums anew; phases that are open stay open."""
         for phase in self.phases.values():
-            phase[:NAME] = 0.0, 0.0, 0.0, 0
+            phase[:NAME] = 0.0, 0.0, 0.0, 0, 0.0, 0.0
 
     def turn(self):
         """Close the present interval: its time belongs to the phase on top."""
@@ -74,63 +79,67 @@ class Clock:
         seconds = now - self.since
         self.since = now
         phase[WALL] += seconds
-        if self.reads_cpu:
-            self._read_cpu(phase, seconds)
-
-    def _read_cpu(self, phase, seconds):
         cpu_now = thread_time()
         phase[CPU] += cpu_now - self.cpu_since
         self.cpu_since = cpu_now
         phase[MEASURED] += seconds
 
-    # `push` and `pop` repeat `turn`: a call of it would cost each step of a program a microsecond.
-
     def push(self, name):
         """Open a phase; the depth to hand to `pop`."""
-        now = perf_counter()
-        stack = self.stack
-        phase = stack[-1]
-        seconds = now - self.since
-        self.since = now
-        phase[WALL] += seconds
-        if self.reads_cpu:
-            self._read_cpu(phase, seconds)
+        self.turn()
         phase = self.phases[name]
         phase[ENTERED] += 1
-        stack.append(phase)
-        return len(stack) - 1
+        self.stack.append(phase)
+        return len(self.stack) - 1
 
     def pop(self, depth):
         """Close the phase that was opened at this depth, and whatever an error left open in it."""
-        now = perf_counter()
-        phase = self.stack[-1]
-        seconds = now - self.since
-        self.since = now
-        phase[WALL] += seconds
-        if self.reads_cpu:
-            self._read_cpu(phase, seconds)
+        self.turn()
         del self.stack[depth:]
 
     def set_base(self, name):
-        self.base = self.stack[0] = self.phases[name]
+        self.base = self.phases[name]
+        self.time_on()
+        self.stack[0] = self.base
+
+    def time_on(self):
+        """Time the phases from here on, whatever comes: the present step is not one of many."""
+        if not self.timed:
+            self.turn()
+            self.stack[0] = self.base
+            self.timed = True
+        self.last_step = None
+
+    def _begin_step(self):
+        self.last_step = self.since
+        for phase in self.phases.values():
+            phase[BEFORE] = phase[WALL]
 
     def end_step(self):
-        """One step is over: choose whether the CPU clock is read in the next."""
+        """One step is over: choose whether the next is timed."""
         self.step += 1
-        last, now = self.last_step, self.since
-        self.last_step = now
-        if last is None:
+        if not self.timed:
+            if not self.step % EVERY:
+                self.time_on()
+                self._begin_step()
             return
-        if now - last >= SHORT_STEP_S or not self.step % MANY:
-            if not self.reads_cpu:
-                self.reads_cpu = True
-                self.cpu_since = thread_time()
-        else:
-            self.reads_cpu = False
+        last = self.last_step
+        if last is None or self.since - last >= SHORT_STEP_S or len(self.stack) > 1:
+            self._begin_step()
+            return
+        for phase in self.phases.values():
+            phase[SHORT] += phase[WALL] - phase[BEFORE]
+        self.turn()
+        self.stack[0] = self.phases[UNTIMED]
+        self.timed, self.single = False, len(self.optimizers) == 1
 
     def end_optimizer_step(self, optimizer):
         """Optimizers that take turns, as a GAN's, make one step together; one that follows another
         goes on counting."""
+        if self.single and not self.timed and (self.step + 1) % EVERY:  # the usual, in few words
+            self.step += 1
+            self.turns += 1
+            return
         stepped = self.stepped
         if not stepped or optimizer in stepped:
             self.turns += 1

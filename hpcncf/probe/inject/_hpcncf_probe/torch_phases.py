@@ -10,7 +10,7 @@ import sys
 from _thread import get_ident
 
 from _hpcncf_probe import cuda_events, tables
-from _hpcncf_probe.phases import CLOCKS, NAME, hide_frames
+from _hpcncf_probe.phases import CLOCKS, NAME, Clock, hide_frames
 
 LOADERS = []
 NO_GRAD = []
@@ -19,6 +19,9 @@ _NO_GRAD_SITES = {}
 # Of one thread's optimizer: steps made, and the depth of the one that is open.
 MADE, DEPTH = range(2)
 IN_TORCH = f"{os.sep}torch{os.sep}"
+# By whose frames the phase of a step that is not timed is known: the file, and functions' code.
+OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
+ADVANCE, WRAPPED = [None], [None]
 # Whether the program has asked for compiled functions: else torch need not be asked in each call.
 TRACED = False
 
@@ -66,7 +69,7 @@ def install(torch):
     TORCH["torch"] = torch
     TORCH["version"] = str(torch.__version__)
     compiling = _compiling(torch)
-    _wrap(torch.autograd, "backward", "backward", compiling, before=_before_backward)
+    _wrap(torch.autograd, "backward", "backward", compiling, begin=_begin_backward)
     _wrap(torch.autograd, "grad", "backward", compiling)
     _wrap(torch, "save", "checkpoint", compiling)
     _observe_optimizers(sys.modules["torch.optim.optimizer"], compiling)
@@ -100,7 +103,8 @@ def observe_tracing(module):
     kind.__init__ = noted
 
 
-def _wrap(holder, name, phase, compiling, before=None):
+def _wrap(holder, name, phase, compiling, begin=Clock.push):
+    """`begin` opens the phase, and gives its depth; None: this call is not timed."""
     original = getattr(holder, name, None)
     if original is None or hasattr(original, "_hpcncf_original"):
         return
@@ -111,10 +115,10 @@ def _wrap(holder, name, phase, compiling, before=None):
             if TRACED and compiling():
                 return original(*args, **kwargs)
             clock = CLOCKS[get_ident()]
-            depth = clock.push(phase)
+            depth = begin(clock, phase)
+            if depth is None:
+                return original(*args, **kwargs)
             try:
-                if before is not None:
-                    before(clock)
                 return original(*args, **kwargs)
             finally:
                 clock.pop(depth)
@@ -122,12 +126,16 @@ def _wrap(holder, name, phase, compiling, before=None):
             hide_frames(error)
             raise
 
+    WRAPPED[0] = timed.__code__
     timed._hpcncf_original = original
     setattr(holder, name, timed)
 
 
-def _before_backward(clock):
+def _begin_backward(clock, phase):
     clock.backwards += 1
+    if not clock.timed:
+        return None
+    depth = clock.push(phase)
     loader = clock.loader
     if loader is not None and loader.open:
         loader.open = False
@@ -137,6 +145,7 @@ def _before_backward(clock):
         clock.end_step()
         if clock.backwards == 2:
             first_step(clock)
+    return depth
 
 
 def first_step(clock):
@@ -152,6 +161,11 @@ def _observe_optimizers(module, compiling):
         if TRACED and compiling():
             return None
         clock = CLOCKS[get_ident()]
+        closure = kwargs or len(args) > 1
+        if not clock.timed:
+            if not closure:
+                return None
+            clock.time_on()
         steps = clock.optimizers.get(id(optimizer))
         if steps is None:
             steps = clock.optimizers[id(optimizer)] = [0, None]
@@ -162,21 +176,23 @@ def _observe_optimizers(module, compiling):
             depth = clock.push("probe")
             tables.look(TORCH["torch"], optimizer)
             clock.pop(depth)
-        return _time_closure(clock, args, kwargs) if kwargs or len(args) > 1 else None
+        return _time_closure(clock, args, kwargs) if closure else None
 
     def after(optimizer, *_):
         if TRACED and compiling():
             return
         clock = CLOCKS[get_ident()]
         number = id(optimizer)
-        steps = clock.optimizers.get(number)
-        if steps is None or steps[DEPTH] is None:
-            return
-        clock.pop(steps[DEPTH])
-        steps[MADE] += 1
-        steps[DEPTH] = None
+        if clock.timed:
+            steps = clock.optimizers.get(number)
+            if steps is None or steps[DEPTH] is None:
+                return
+            clock.pop(steps[DEPTH])
+            steps[MADE] += 1
+            steps[DEPTH] = None
         clock.end_optimizer_step(number)
         if has_gpu and clock.step % cuda_events.EVERY < 2:
+            clock.turn()
             cuda_events.end_step(clock, TORCH["torch"])
         if not clock.optimizes:
             clock.optimizes = True
@@ -274,6 +290,7 @@ def _observe_iterators(kind):
             LOADERS.append(known[key])
         self._hpcncf_loader = known[key]
         known[key].iterators += 1
+        CLOCKS[get_ident()].time_on()
         begin(self, loader, *args, **kwargs)
 
     @functools.wraps(advance)
@@ -284,6 +301,11 @@ def _observe_iterators(kind):
                 loader = self._hpcncf_loader
             except AttributeError:
                 return advance(self)
+            if not clock.timed:
+                batch = advance(self)
+                loader.batches += 1
+                loader.followed += 1
+                return batch
             depth = clock.push(loader.input)
             try:
                 batch = advance(self)
@@ -303,6 +325,7 @@ def _observe_iterators(kind):
             hide_frames(error)
             raise
 
+    ADVANCE[0] = timed_advance.__code__
     kind.__init__, kind.__next__ = timed_begin, timed_advance
     # `next` is `__next__` under its old name.
     if getattr(kind, "next", None) is advance:
@@ -327,6 +350,18 @@ def _observe_workers(module):
                 observer.end()
 
     module._worker_loop = observed
+
+
+def phase_by_frames(codes, clock):
+    """The phase of a step that is not timed, by the code of the frames, the innermost first."""
+    for code in codes:
+        if code is ADVANCE[0] and clock.loader is not None:
+            return clock.loader.input
+        if code is WRAPPED[0]:  # of these, only a backward pass leaves a step untimed
+            return "backward"
+        if code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZER):
+            return "optimizer"
+    return clock.base[NAME]
 
 
 COLLECTIVES = (
