@@ -114,6 +114,14 @@ def varying_settings(rows: Sequence[Row]) -> list[str]:
     return [name for name in names if name != "data_key" or "data_title" not in names]
 
 
+def unsaid_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]:
+    """Values that labels leave unsaid: the baseline's; without one, of many the commonest."""
+    base = next((row for row in rows if row.get("baseline")), None)
+    if base is None:
+        return commonest_values(rows, varying)
+    return {name: base.get(name) for name in varying}
+
+
 def commonest_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]:
     """The commonest values of settings that differ between rows: labels leave them unsaid."""
     if len(varying) <= MAX_VARYING:
@@ -480,7 +488,7 @@ def group_configurations(runs: Iterable[Row_summary]) -> list[Configuration]:
         return []
     firsts = [rows[0] for rows in grouped.values()]
     varying = varying_settings(firsts)
-    unsaid = commonest_values(firsts, varying)
+    unsaid = unsaid_values(firsts, varying)
     figures = _drop_empty(
         summarize_repeats(pd.DataFrame([row for rows in grouped.values() for row in rows]))
     )

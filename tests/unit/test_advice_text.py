@@ -124,6 +124,8 @@ def test_healthy_and_unknown_differ() -> None:
     assert dict(concluded(quick, slow, diagnoses=healthy).answer)["Cause"].startswith("none")
     unknown = healthy | {"slow": Diagnosis("slow", "unknown", None, (), CoreCounts(1, 1, 1))}
     assert dict(concluded(quick, slow, diagnoses=unknown).answer)["Cause"].startswith("unknown")
+    short = healthy | {"slow": diagnosis("slow", finding("too_short_to_judge"))}
+    assert "too short" in dict(concluded(quick, slow, diagnoses=short).answer)["Cause"]
 
 
 @pytest.mark.parametrize("many", [False, True])

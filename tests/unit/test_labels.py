@@ -12,6 +12,7 @@ from hpcncf_analysis.configurations import (
     Row,
     commonest_values,
     label_settings,
+    unsaid_values,
     varying_settings,
 )
 
@@ -79,6 +80,16 @@ def test_of_many_settings_a_label_names_those_of_its_own() -> None:
     assert words[:2] == ["vectorized", "vectorized · adam fused"]
     assert len(set(words)) == len(rows)
     assert commonest_values(rows[:3], varying_settings(rows[:3])) == {}
+
+
+def test_a_label_leaves_the_baselines_values_unsaid() -> None:
+    rows = [row(baseline=True), row(pin_memory=True), row(adam="fused"), row(adam="fused")]
+    seen = varying_settings(rows)
+    words = [label_settings(each, seen, unsaid_values(rows, seen)) for each in rows]
+    assert [" · ".join(each.values()) for each in words[:2]] == [
+        "vectorized",
+        "vectorized · pin memory true",
+    ]
 
 
 def test_how_often_ranks_meet_is_reported_of_those_that_step_apart() -> None:

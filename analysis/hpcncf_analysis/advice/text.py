@@ -386,8 +386,14 @@ def explain_cause(
     if not causes:
         row, found = max(known, key=lambda pair: pair[0].one.median("core_hours") or 0.0)
         healthy = sum(found.verdict == "healthy" for _, found in known)
+        short = sum(found.primary is not None for _, found in known)
         text = "none: no cause accounts for 20 % or more of the time or cores."
-        if healthy < len(known):
+        if short:
+            text = (
+                f"unknown: the runs of {short} of {pluralize(len(known), 'configuration')} were "
+                "too short to judge."
+            )
+        elif healthy < len(known):
             text = (
                 f"unknown: nothing was found, but the records of {len(known) - healthy} of "
                 f"{pluralize(len(known), 'configuration')} do not suffice to call them healthy."
