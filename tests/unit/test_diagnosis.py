@@ -518,7 +518,7 @@ def test_the_costliest_finding_is_the_primary_one() -> None:
     ("cause", "share", "first"),
     [
         ("sync_bound", 0.6, "sync_bound"),
-        ("sync_bound", 0.3, "neighbour_load"),  # without the neighbour too little would be left
+        ("sync_bound", 0.25, "neighbour_load"),  # without the neighbour too little would be left
         ("straggler", 0.25, "straggler"),  # its waits for a core are not in it
     ],
 )
