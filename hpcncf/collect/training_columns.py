@@ -78,11 +78,11 @@ def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
     return began, ended
 
 
-def memory_growth(nodes: Sequence[NodeRecord]) -> float | None:
+def memory_growth(nodes: Sequence[NodeRecord], begun_s: float = 0.0) -> float | None:
     """MiB by which the anonymous memory of the run's processes grew steadily, on the node where it
     was most; None where on none it did."""
     found = [
-        steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib)
+        steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib, begun_s)
         for node in nodes
         if node.anonymous_mib
     ]

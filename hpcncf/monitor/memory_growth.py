@@ -35,13 +35,14 @@ class Growth:
         return f"memory grew steadily, by {self.mib:,.0f} MiB in {self.seconds:,.0f} s: {USUALLY}"
 
 
-def steady(at_s: Sequence[float], mib: Sequence[float]) -> Growth | None:
+def steady(at_s: Sequence[float], mib: Sequence[float], begun_s: float = 0.0) -> Growth | None:
     """Of memory at each moment; None unless it grew in each quarter of the time, about evenly.
 
-    Medians over quarters: what one evaluation takes and gives back is no growth.
+    Medians over quarters: what one evaluation takes and gives back is no growth. `begun_s`: when
+    the start was over, if that is known; beside neighbours it may take most of the time.
     """
     seen = [(at, each) for at, each in zip(at_s, mib, strict=True) if each > 0]  # 0: it has ended
-    late = [(at, each) for at, each in seen if at >= START * seen[-1][0]]
+    late = [(at, each) for at, each in seen if at >= max(begun_s, START * seen[-1][0])]
     if len(late) < FEWEST or late[-1][0] - late[0][0] < SHORTEST_S:
         return None
     size = len(late) // 4

@@ -53,3 +53,13 @@ def test_the_warning_names_what_usually_causes_it() -> None:
 def test_a_process_that_has_ended_holds_nothing() -> None:
     at_s, mib = list(range(13)), [500.0 + 50 * n for n in range(11)] + [0.0, 0.0]
     assert steady(at_s, mib) is not None
+
+
+def test_a_start_that_takes_most_of_the_time_is_no_growth() -> None:
+    """Imports beside neighbours, then a training that holds what it has."""
+    at_s = [float(second) for second in range(20)]
+    mib = [min(20.0 * second, 260.0) for second in range(20)]
+    growing = [20.0 * second for second in range(20)]
+    assert steady(at_s[:14], mib[:14]) is not None
+    assert steady(at_s, mib, begun_s=13.0) is None
+    assert steady(at_s, growing, begun_s=13.0) is not None

@@ -37,6 +37,8 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
     allocated = sum(record.cores.allocated for record in ranks)
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
     elapsed_s = elapsed(ranks)
+    program = tuple(each for record in ranks for each in record.program)
+    startups = [each.startup_s for each in program if each.steps]
     return Evidence(
         run_id=ranks[0].run_id,
         elapsed_s=elapsed_s,
@@ -46,13 +48,13 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         used_in_training=None if efficiency is None else efficiency * allocated,
         affinity_changed=any(record.cores.affinity_changed for record in ranks),
         failed=_failed(ranks),
-        program=tuple(each for record in ranks for each in record.program),
+        program=program,
         **_settings(ranks[0]),
         **_spent(ranks, elapsed_s),
         **merge_steps(parts),
         **_tables(ranks[0], parts[0]),
         others_cores=others_cores(nodes),
-        memory_growth_mib=memory_growth(nodes),
+        memory_growth_mib=memory_growth(nodes, max(startups, default=0.0)),
         steal=ratio(
             sum(sum(map(mul, node.steal, node.length_s)) for node in nodes),
             sum(sum(node.length_s) for node in nodes),
