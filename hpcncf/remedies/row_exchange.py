@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -10,35 +11,41 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcncf.errors import UsageError
+EXPECTED: WeakKeyDictionary[DistributedDataParallel, list[bool]] = WeakKeyDictionary()
+"""Of each wrapper's parameters, whether their gradients come as rows."""
 
 
-def expect_rows(model: DistributedDataParallel) -> None:
-    """Let a wrapper that was built for dense gradients expect those of embeddings as rows.
+def exchange_rows(model: DistributedDataParallel) -> None:
+    """Let a wrapper expect rows for the tables that have them now, also in its forward pass.
 
-    nccl sums no sparse tensors, so there ranks gather one another's rows.
+    A communication hook gathers the rows of all ranks: nccl sums no sparse tensors, and gloo
+    corrupts memory when it sums two of them at a time (torch 2.13).
     """
-    by_hook = dist.get_backend(model.process_group) != "gloo"
-    if by_hook and model._comm_hooks:
-        raise UsageError(
-            "rowwise needs DistributedDataParallel's communication hook to exchange rows over "
-            f"{dist.get_backend(model.process_group)}, and another hook is registered"
-        )
-    parameters, sparse = model._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    parameters, _ = model._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    rows = [hasattr(each, "_table") for each in parameters]
+    if EXPECTED.get(model, [False] * len(rows)) == rows:
+        return
+    EXPECTED[model] = rows
     names = model._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
-    model._ddp_init_helper(parameters, sparse, names, model.static_graph)  # type: ignore[no-untyped-call]
-    if by_hook:
-        # torch reads a hook's annotations, and knows no others than its own.
-        model.register_comm_hook(
-            model.process_group, lambda state, bucket: mean_over_ranks(state, bucket)
-        )
+    model._ddp_init_helper(parameters, rows, names, model.static_graph)  # type: ignore[no-untyped-call]
+    if model.static_graph:
+        model.reducer._set_static_graph()
+    model.reducer.prepare_for_forward()
+    group = model.process_group
+    own: Any
+    state: Any
+    own, state = model._comm_hooks[0] if model._comm_hooks else (allreduce_hook, group)
+
+    def hook(_, bucket):  # type: ignore[no-untyped-def]
+        """Without annotations: torch reads them, and knows no strings."""
+        return mean_over_ranks(group, bucket) if bucket.buffer().is_sparse else own(state, bucket)
+
+    dist._register_comm_hook(model.reducer, None, hook)  # type: ignore[attr-defined]
 
 
 def mean_over_ranks(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
-    """A communication hook: the mean of a bucket's gradient, by rows if it is sparse."""
+    """A communication hook: the mean of a bucket's gradient by rows."""
     gradient = bucket.buffer()
-    if not gradient.is_sparse:
-        return allreduce_hook(group, bucket)
     devices = [gradient.device] if gradient.is_cuda else []
     done: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
     done.set_result(mean_of_rows(group, gradient.coalesce()))

@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hpcncf.remedies.row_exchange import exchange_rows
 from hpcncf.remedies.row_kernels import RowKernels, prefer_huge_pages
 from hpcncf.remedies.row_rules import AdamRule, Group, RowRule
 
@@ -49,6 +52,7 @@ class RowTable:
         """Lets torch's optimizer update the table from now on; the argument is the reason."""
         self.steps_taken = self.rows_read = 0
         self._gradient: RowGradient | None = None
+        self._wrappers: WeakSet[DistributedDataParallel] = WeakSet()
         parameter.__class__ = RowwiseParameter
         parameter._table = self  # type: ignore[attr-defined]
         self.adopt()
@@ -91,6 +95,14 @@ class RowTable:
     def read(self, ids: Tensor) -> None:
         """Bring the rows `ids`, of any shape, up to date."""
         self.hidden = False
+        wrapper = DistributedDataParallel._active_ddp_module
+        if wrapper is not None:
+            if wrapper not in self._wrappers:
+                self._wrappers.add(wrapper)
+                exchange_rows(wrapper)
+            slot = self.slot()
+            if slot is not None and not slot.is_sparse:  # it expects none of all rows
+                self.fill_slot(slot.to_sparse(1))
         if self._is_current or not ids.numel():
             return
         with plainly():
@@ -252,6 +264,8 @@ class RowTable:
             state[name] = moment
         del self.parameter._table  # type: ignore[attr-defined]
         self.parameter.__class__ = nn.Parameter
+        for wrapper in list(self._wrappers):
+            exchange_rows(wrapper)
 
 
 def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:

@@ -14,10 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.errors import UsageError
-from hpcncf.remedies.row_exchange import expect_rows
 from hpcncf.remedies.row_rules import RULES, Group, RowRule, find_rule
 from hpcncf.remedies.row_table import RowTable, RowwiseParameter
 
@@ -56,7 +54,6 @@ class Rowwise:
         self._optimizer = optimizer
         self._crowded: list[tuple[str, str]] = []
         self._tables: dict[str, RowTable] = {}
-        self._modules: dict[str, list[Embedding]] = {}
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -91,13 +88,9 @@ class Rowwise:
         name = candidate.name
         table = RowTable(name, candidate.parameter, self._optimizer, group, rule)
         table.give_back = lambda why: self._release(name, why)
-        self._tables[name], self._modules[name] = table, candidate.embeddings
-        for module in candidate.embeddings:
-            module.sparse = True  # DistributedDataParallel then expects rows
+        self._tables[name] = table
 
     def _release(self, name: str, why: str) -> None:
-        for module in self._modules.pop(name):
-            module.sparse = False
         self._tables.pop(name).release()
         self.left[name] = why
 
@@ -247,8 +240,6 @@ def rowwise(
         found._add(candidate, group, rule)
     if not taken:
         found.remove()  # its hooks would cost a small model's step some per cent
-    elif isinstance(model, DistributedDataParallel):
-        expect_rows(model)
     return found
 
 

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcncf.remedies import row_exchange, rowwise
+from hpcncf.remedies import rowwise
 
 ROWS, BATCH, STEPS = 30, 8, 30
 
@@ -38,17 +39,11 @@ def trained(rank: int = 0, ranks: int = 1, order: str = "") -> dict[str, Tensor]
     if order == "rowwise first":
         rowwise(model, optimizer, small=0)
     if ranks > 1:
-        network = DistributedDataParallel(model)
+        network = DistributedDataParallel(model, static_graph=order == "static graph")
+        if order == "own hook":
+            network.register_comm_hook(network.process_group, allreduce_hook)
         if order != "rowwise first":
             rowwise(network, optimizer, small=0)
-    if order == "by hook":  # as over nccl
-        group = network.process_group
-        network._comm_hooks.clear()
-
-        def hook(state, bucket):  # type: ignore[no-untyped-def]
-            return row_exchange.mean_over_ranks(state, bucket)
-
-        network.register_comm_hook(group, hook)
     batches = torch.Generator().manual_seed(3)
     share = BATCH // ranks
     for step in range(STEPS):
@@ -68,7 +63,7 @@ def one_rank(rank: int, order: str, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("order", ["rowwise first", "wrapper first", "by hook"])
+@pytest.mark.parametrize("order", ["rowwise first", "wrapper first", "own hook", "static graph"])
 def test_two_ranks_end_where_one_process_does(order: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.errors import UsageError
 from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
@@ -67,6 +69,7 @@ class Shape:
     """A layer reads all of a table, which is then torch's to update."""
     groups: str = "one"
     schedule: str = "none"
+    ddp: bool = False
 
 
 class Recommender(nn.Module):
@@ -109,7 +112,7 @@ class Side:
     """One of two equal trainings."""
 
     def __init__(self, model: nn.Module, make: Make, shape: Shape, ours: bool) -> None:
-        self.model = model
+        self.model = self.network = model
         tables = [model.get_parameter("users.weight"), model.get_parameter("items.weight")]
         rest = [each for each in model.parameters() if all(each is not one for one in tables)]
         groups: list[Any] = [[*tables, *rest]]
@@ -122,11 +125,13 @@ class Side:
         self.schedules = [schedule(each) for each in self.optimizers] if schedule else []
         self.rowwise: list[Rowwise] = []
         if ours:
+            if shape.ddp:
+                self.network = DistributedDataParallel(model)
             self.take()
 
     def take(self) -> None:
         self.rowwise = [
-            rowwise(self.model, each, small=0, strict=False) for each in self.optimizers
+            rowwise(self.network, each, small=0, strict=False) for each in self.optimizers
         ]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -177,7 +182,7 @@ class Twins:
         for side in self.sides:
             side.zero_grad(set_to_none)
             for batch in batches:
-                loss = (side.model(torch.tensor(batch)) ** 2).mean() * scale
+                loss = (side.network(torch.tensor(batch)) ** 2).mean() * scale
                 loss.backward()
                 losses.append(loss.item())
             between(side)
@@ -361,19 +366,28 @@ SHAPES = st.builds(
     tied=st.booleans(),
     groups=st.sampled_from(["one", "rates", "two optimizers"]),
     schedule=st.sampled_from(["none", *SCHEDULES]),
+    ddp=st.booleans(),
 )
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @settings(
     max_examples=40,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     name=st.sampled_from(sorted(OPTIMIZERS)),
     shape=SHAPES,
     events=st.lists(EVENTS, min_size=1, max_size=12),
 )
+@pytest.mark.usefixtures("one_rank")
 def test_any_program_has_the_results_that_it_had(
     name: str, shape: Shape, events: list[Any]
 ) -> None:
@@ -514,6 +528,29 @@ def test_a_program_that_later_becomes_inexact_goes_on_with_torchs_optimizer(spoi
         twins.step([[number, 5]])
     assert "users.weight" in twins.sides[1].rowwise[0].left
     assert type(twins.models[1].get_parameter("users.weight")) is nn.Parameter
+    twins.check()
+
+
+def test_a_copy_of_the_model_trains_as_one_that_never_had_rows() -> None:
+    model = Recommender()
+    rowwise(model, torch.optim.Adam(model.parameters()), small=0)
+    copied = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(copied.parameters())
+    copied(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+    assert not copied.users.weight.grad.is_sparse
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_ranks_exchange_whole_tables_again_once_they_are_given_back() -> None:
+    twins = Twins(OPTIMIZERS["adam"], Shape(ddp=True))
+    for number in range(3):
+        twins.step([[number, 2]])
+    for side in twins.sides:
+        side.optimizers[0].param_groups[0]["weight_decay"] = 0.1
+    for number in range(3):
+        twins.step([[number, 5]])
+    assert not twins.sides[1].rowwise[0].tables
     twins.check()
 
 
