@@ -83,6 +83,7 @@ def _per_instance(one: Configuration) -> dict[str, float]:
 
 
 Row = Mapping[str, Any]
+EARLY: Final = ("cancelled", "stopped", "timeout")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,9 @@ def side_from_results(
     found = _select_runs(collect(paths).runs, run_id, repeats)
     counting = completed_runs(found) if run_id is None else found  # one asked for may be retired
     complete = [row for row in counting if row["state"] == "completed" and row["elapsed_s"]]
+    if run_id is not None:  # of one that was ended early, the speed of its steps
+        ended = [row for row in found if row["state"] in EARLY and row.get("steps_per_s")]
+        complete += [{**row, "elapsed_s": None} for row in ended]
     if not complete:
         states = ", ".join(sorted({row["state"] for row in found})) or "no runs"
         raise UsageError(f"{name}: no complete run to compare ({states})")
@@ -216,6 +220,7 @@ def settings_of(row: Row_changes) -> dict[str, str]:
     names = [*Resources.model_fields, *Training.model_fields, "batch", *Model.model_fields]
     names += ["data_key", *sorted(name for name in row if name.startswith(PARAMETER))]
     settings = {name: row.get(name) for name in names if name not in _NOT_SPEED}
+    settings["remedies"] = row.get("remedies")
     if row["by_hand"]:
         settings |= {"command": command_name(row), "cores": row["cores_allocated"]}
     elif not any(name.startswith(PARAMETER) for name in row):  # else it names them once more
@@ -373,7 +378,8 @@ def _plain(one: Configuration) -> dict[str, Any]:
 class Comparison:
     a: Side
     b: Side
-    speed_of: Literal["instances_per_s", "runs_per_hour"]
+    speed_of: str
+    """One of SPEEDS, or runs_per_hour."""
     settings: Sequence[Change]
     environment: Sequence[Change]
     cautions: Sequence[str]
@@ -429,9 +435,12 @@ def compare(a: Side, b: Side) -> Comparison:
     )
     apart = {change.name for change in changed}
     ours, theirs = _by_settings(a, apart), _by_settings(b, apart)
-    counted = all(row["instances_per_s"] for row in [*a.rows, *b.rows])
-    pairs = [_pair(ours[key], theirs[key], counted) for key in ours if key in theirs]
-    speeds = [(_speeds(pair.a, counted), _speeds(pair.b, counted)) for pair in pairs]
+    every = [*a.rows, *b.rows]
+    speed_of = next((n for n in SPEEDS if all(row.get(n) for row in every)), "runs_per_hour")
+    if speed_of == "runs_per_hour" and not all(row["elapsed_s"] for row in every):
+        raise UsageError("a run that was ended early has no steps to compare in both")
+    pairs = [_pair(ours[key], theirs[key], speed_of) for key in ours if key in theirs]
+    speeds = [(_speeds(pair.a, speed_of), _speeds(pair.b, speed_of)) for pair in pairs]
     overall = compare_all(speeds) if len(pairs) > 1 else None
     inert = {name: text for row in [*a.rows, *b.rows] for name, text in inert_settings(row).items()}
     if changed and not environment and apart <= set(inert):
@@ -440,7 +449,7 @@ def compare(a: Side, b: Side) -> Comparison:
     return Comparison(
         a=a,
         b=b,
-        speed_of="instances_per_s" if counted else "runs_per_hour",
+        speed_of=speed_of,
         settings=changed,
         environment=environment,
         cautions=[
@@ -457,7 +466,9 @@ def compare(a: Side, b: Side) -> Comparison:
 def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...], Configuration]:
     ignored = {*apart, SEED, PARAMETER + SEED}
     found: dict[tuple[tuple[str, str], ...], Configuration] = {}
-    for one in group_configurations({**row, "retired": False} for row in side.rows):
+    for one in group_configurations(
+        {**row, "retired": False, "state": "completed"} for row in side.rows
+    ):
         settings = settings_of(one.rows[0]).items()
         key = tuple(sorted((name, text) for name, text in settings if name not in ignored))
         # Threads asked for by number may be those that `auto` gave another: the label shows it.
@@ -465,15 +476,18 @@ def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...
     return found
 
 
-def _pair(a: Configuration, b: Configuration, counted: bool) -> Pair:
-    ratio = compare_repeats(_speeds(a, counted), _speeds(b, counted))
+SPEEDS: Final = {"instances_per_s": "/s", "steps_per_s": " steps/s"}
+
+
+def _pair(a: Configuration, b: Configuration, speed_of: str) -> Pair:
+    ratio = compare_repeats(_speeds(a, speed_of), _speeds(b, speed_of))
     return Pair(a, b, ratio, _quality(a, b), moved(a, b))
 
 
-def _speeds(one: Configuration, counted: bool) -> list[float]:
-    """Of every repeat: instances a second, or where some run counted none, runs per hour."""
-    if counted:
-        return [row["instances_per_s"] for row in one.rows]
+def _speeds(one: Configuration, speed_of: str) -> list[float]:
+    """Of every repeat; runs per hour if some run counted neither instances nor steps."""
+    if speed_of in SPEEDS:
+        return [row[speed_of] for row in one.rows]
     return [3600 / row["elapsed_s"] for row in one.rows]
 
 
@@ -514,17 +528,14 @@ def rows(found: Comparison) -> list[list[str]]:
 
 
 def _row(pair: Pair, speed_of: str) -> list[str]:
-    speeds = [
-        _speed(one.median("instances_per_s"), one.median("elapsed_s"), speed_of)
-        for one in (pair.a, pair.b)
-    ]
+    speeds = [_speed(one, speed_of) for one in (pair.a, pair.b)]
     return [pair.label, *speeds, _ratio(pair.ratio), pair.ratio.verdict, _quality_shown(pair)]
 
 
-def _speed(per_s: float | None, elapsed_s: float | None, speed_of: str) -> str:
-    return (
-        f"{format_number(per_s)}/s" if speed_of == "instances_per_s" else format_duration(elapsed_s)
-    )
+def _speed(one: Configuration, speed_of: str) -> str:
+    if speed_of not in SPEEDS:
+        return format_duration(one.median("elapsed_s"))
+    return f"{format_number(one.median(speed_of))}{SPEEDS[speed_of]}"
 
 
 def _ratio(ratio: Ratio) -> str:

@@ -330,6 +330,7 @@ MAX_LABELLED: Final = 8
 MAX_DRAWN: Final = 24
 FIGURES: Final = (
     "instances_per_s",
+    "steps_per_s",
     "seconds_per_epoch",
     "core_s_per_epoch",
     "core_h_per_epoch",

@@ -67,6 +67,7 @@ IDENTITY: Final = (
     "varied",
     "workload",
     "command",
+    "remedies",
     "by_hand",
     "quality",
 )
@@ -178,6 +179,7 @@ def run_row(
             "varied": run.varied,
             "workload": run.workload if isinstance(run.workload, str) else "command",
             "command": " ".join(run.words) or None,
+            "remedies": str(run.remedies) or None,
             "by_hand": run.by_hand,
             "quality": _quality(run),
         }

@@ -71,8 +71,10 @@ def _observed(ranks: Sequence[RankRecord]) -> Row:
         }
         times.append(seconds if each.samples is None else {**seconds, "instances": each.samples})
     evaluations = [each.phases.get("evaluation") for each in programs]
+    longest_s = max(sum(phases(each).values()) for each in times)
     return {
         **_timed(times),
+        "steps_per_s": ratio(programs[0].steps, longest_s),
         "startup_s": max(each.startup_s for each in programs),
         "evaluation_s": max((each.seconds for each in evaluations if each), default=0.0),
     }

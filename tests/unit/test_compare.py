@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,18 @@ def test_commands_are_compared_by_their_time(tmp_path: Path) -> None:
     assert found.speed_of == "runs_per_hour"
     assert found.pairs[0].ratio.value == pytest.approx(2)
     assert rows(found)[0][1:3] == ["1:40 min", "50\u202fs"]
+
+
+def test_remedies_are_a_setting_and_a_run_ended_early_is_compared_by_its_steps(
+    tmp_path: Path,
+) -> None:
+    whole = side_from_results("a", command(tmp_path, 60.0))
+    a = {**whole.rows[0], "steps_per_s": 10.0}
+    b = {**a, "remedies": "rowwise", "steps_per_s": 30.0, "elapsed_s": None, "state": "cancelled"}
+    found = compare(replace(whole, rows=[a]), replace(whole, rows=[b]))
+    assert [str(each) for each in found.settings] == ["remedies: none → rowwise"]
+    assert found.pairs[0].ratio.value == pytest.approx(3)
+    assert rows(found)[0][1:3] == ["10 steps/s", "30 steps/s"]
 
 
 def command(folder: Path, elapsed_s: float) -> ResultPaths:
