@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from hpcncf.cli.output import format_path
-from hpcncf.errors import UsageError
+from hpcncf.errors import UsageError, plural
 
 if TYPE_CHECKING:
     from hpcncf.records.submissions import Cluster
@@ -51,7 +51,7 @@ def outcome(args: argparse.Namespace, now: Now) -> tuple[dict[str, Any], str]:
         *([""] if advice else []),
         *([] if advice is None else sentences(tried, args, advice)),
         *([f"{'not finished' if advice else 'not measured'}: {now.step.why}"] * bool(now.step.why)),
-        f"spent: {spent} on {len(now.trials)} trials",
+        f"spent: {spent} on {plural(len(now.trials), 'trial')}",
         f"every trial: hpcncf report {format_path(now.tuning.paths.folder)}",
     ]
     return {"best": _plain(advice)}, "\n".join(lines)
