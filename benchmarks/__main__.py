@@ -46,7 +46,7 @@ BENCHMARKS: Final = {
     "remedies": Benchmark("What each remedy did", 870),
     "rowwise": Benchmark("Exact rows in a program of one's own", 450),
     "predict": Benchmark("Predictions of runs that no law has seen", 200),
-    "probe": Benchmark("The probe", 50),
+    "probe": Benchmark("The probe", 110),
     "login": Benchmark("The login node", 60),
     "evaluate": Benchmark("Evaluation", 20),
     "memory": Benchmark("Memory", 120),

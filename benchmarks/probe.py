@@ -18,7 +18,7 @@ from statistics import median
 
 from hpcncf.probe.launch import observed
 
-# Milliseconds of a step, on one thread: the hidden layer is widened until it takes about as long.
+# Milliseconds of a step, on one thread: the network is deepened until it takes about as long.
 STEPS_MS = (0.4, 1.5, 10, 100)
 PROGRAM = """
 import json, sys, time
@@ -59,9 +59,10 @@ def step():
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-width, took = 64, 0
+inner = [nn.Linear(128, 128), nn.ReLU()]  # repeated: more memory would be noisier, not longer
+depth, took = 1, 0
 while took < 0.9 * wanted:
-    model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width // 4 + 1))
+    model = nn.Sequential(nn.Linear(64, 128), *inner * depth, nn.Linear(128, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     for _ in range(5):
         step()
@@ -69,8 +70,9 @@ while took < 0.9 * wanted:
     for _ in range(5):
         step()
     took = (time.perf_counter() - began) / 5
-    width = int(width * max(1.1, min(2, (wanted / took) ** 0.5)))
+    depth += max(1, int(depth * (0.95 * wanted / took - 1)))
 steps = max(2, round(0.02 / took))
+turns = min(turns, round(25 / (2 * (steps + 1) * took)))
 seconds = {False: [], True: []}
 for turn in range(2 * turns):
     # On and off, then off and on: a machine that gets slower favours neither.
@@ -89,7 +91,7 @@ print(json.dumps([seconds[False], seconds[True]]))
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks probe", description=__doc__)
-    parser.add_argument("--turns", type=int, default=120, help="with the probe's functions")
+    parser.add_argument("--turns", type=int, default=500, help="at most")
     turns = parser.parse_args(arguments).turns
     print("| step | the probe adds | of the step | the sampler, of a core |")
     print("|---|---|---|---|")
