@@ -96,6 +96,8 @@ class ShortTrial(Trial):
     not_applied: tuple[str, ...] = ()
     applied: tuple[tuple[str, str], ...] = ()
     """Remedy, and to what."""
+    disturbed: bool = False
+    """By neighbours on its cores."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,8 @@ def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTri
     with suppress(OSError, ValueError):
         raw = json.loads(attempt.trial.read_text())
     programs = [each for each in rank.program if not each.is_worker]
+    diagnosis = diagnose_attempt(attempt)
+    causes = {finding.cause for finding in diagnosis.findings} if diagnosis else set()
     noted = [each for program in programs for each in program.remedies]
     applied = {each.remedy for each in noted if each.applied}
     reason = ""
@@ -215,6 +219,7 @@ def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTri
             f"{each.remedy}: {each.to}" for each in noted if each.remedy not in applied
         ),
         applied=tuple((each.remedy, each.to) for each in noted if each.applied),
+        disturbed="neighbour_load" in causes,
     )
 
 
@@ -310,11 +315,16 @@ def select_trials(tuning: Programs, known: Known) -> Step:
 
 def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
     """Of all with the best one's cores that are not known to be slower, with the fewest
-    changes."""
-    best = ranked[0]
+    changes. A single trial beside neighbours shows no gain, and none over it."""
+    alone = {each.ask.point for each in known.trials if not getattr(each, "disturbed", False)}
+    shown = [one for one in ranked if one.runs > 1 or one.point.index in alone]
+    unchanged = [one for one in ranked if not one.point.values]
+    if not any(one in shown for one in unchanged):
+        shown = unchanged or shown or list(ranked)
+    best = shown[0]
     equal = [
         one
-        for one in ranked
+        for one in shown
         if one.point.cores == best.point.cores
         and (one.epoch_s < WORTH * best.epoch_s or is_open(best, one, known.rules.objective))
     ]
@@ -411,7 +421,7 @@ def advise(tried: Tried, chosen: int) -> Advice:
     base, own = tried.figure(Setup(tried.tuning.cores)), tried.of(setup)
     memory = max(each.memory_mib for each in own) * MEMORY_SPARE / 1024
     findings = tried.tuning.findings(setup)
-    causes = {one.cause for one in (*findings, *tried.tuning.findings(Setup(tried.tuning.cores)))}
+    both = (*own, *tried.of(Setup(tried.tuning.cores)))
     return Advice(
         setup,
         figure,
@@ -429,7 +439,7 @@ def advise(tried: Tried, chosen: int) -> Advice:
             for one in tried.known.of.values()
             if one is not figure and is_open(figure, one, tried.known.rules.objective)
         ),
-        "neighbour_load" in causes,
+        any(each.disturbed for each in both),
     )
 
 

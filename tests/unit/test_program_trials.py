@@ -150,6 +150,18 @@ def test_a_gain_that_is_not_known_is_not_recommended(tuning: Programs) -> None:
 
 
 @pytest.mark.usefixtures("suggestions")
+@pytest.mark.parametrize("whose", ["", "fused"])
+def test_a_gain_beside_neighbours_is_not_recommended(tuning: Programs, whose: str) -> None:
+    """Until it is repeated."""
+    trials = [seen(text, s, disturbed=text == whose) for text, s in (("", 1.0), ("fused", 0.4))]
+    short = replace(tuning, core_hours=0.001)
+    assert step_of(short, *trials).chosen == 0
+    assert program.advise(tried(short, *trials), 0).disturbed == (whose == "")
+    assert step_of(short, *trials, *trials).chosen == 1
+    assert step_of(short, seen("", 1.0), seen("fused", 0.4)).chosen == 1
+
+
+@pytest.mark.usefixtures("suggestions")
 def test_a_program_that_fails_is_not_tried_again(tuning: Programs) -> None:
     found = step_of(tuning, seen("", None, fate="failed", reason="exit code 1"))
     assert (found.kind, found.chosen) == ("done", None)
