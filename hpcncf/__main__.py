@@ -6,8 +6,11 @@ import sys
 
 def prefer_own_packages() -> None:
     """PYTHONPATH is for the user's program: it may hold numpy for another version of Python."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    theirs = {os.path.abspath(each) for each in given}  # noqa: PTH100, as `site` writes them
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    try:
+        theirs = {os.path.abspath(each) for each in given}  # noqa: PTH100, as `site` writes them
+    except OSError:  # the current folder is gone
+        return
     sys.path.sort(key=theirs.__contains__)  # last, otherwise in order
 
 
