@@ -32,12 +32,14 @@ from hpcncf.records.schema import (
     Gpu,
     NodeRecord,
     Phases,
+    ProgramProfile,
     Progress,
     RankRecord,
     Reported,
     TrainingRecord,
     write_record,
 )
+from hpcncf_analysis.diagnosis.from_records import evidence
 
 
 @pytest.fixture
@@ -548,3 +550,17 @@ def test_warm_up_is_in_neither_speed_nor_epoch_time(tmp_path: Path) -> None:
     assert figures["instances_per_s"] == 272_000
     assert figures["seconds_per_epoch"] == pytest.approx(418_655 / 272_000)
     assert figures["core_s_per_epoch"] == pytest.approx(2 * 418_655 / 272_000)
+
+
+def test_memory_grows_from_the_first_step_on(rank: RankRecord) -> None:
+    """Of the run's time: a launcher, as torchrun, takes seconds before its ranks begin."""
+    grown = node([1.0] * 60)
+    grown.anonymous_mib = [min(500.0 + 10 * number, 1000.0) for number in range(60)]
+    assert memory_growth([grown]) is not None
+    profile = ProgramProfile.model_construct(steps=9, elapsed_s=25.0, startup_s=5.0)
+    ended = {"started_at": "2026-01-05T10:00:00+00:00", "ended_at": "2026-01-05T10:02:00+00:00"}
+    trained = rank.model_copy(update={**ended, "program": [profile]})
+    assert evidence([trained], [grown]).memory_growth_mib is None
+    early = profile.model_copy(update={"elapsed_s": 119.0})
+    trained = rank.model_copy(update={**ended, "program": [early]})
+    assert evidence([trained], [grown]).memory_growth_mib == memory_growth([grown])

@@ -38,7 +38,8 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
     elapsed_s = elapsed(ranks)
     program = tuple(each for record in ranks for each in record.program)
-    startups = [each.startup_s for each in program if each.steps]
+    # Of the run's time: a launcher, as torchrun, takes seconds before its ranks begin.
+    begun = [elapsed_s - each.elapsed_s + each.startup_s for each in program if each.steps]
     return Evidence(
         run_id=ranks[0].run_id,
         elapsed_s=elapsed_s,
@@ -54,7 +55,7 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         **merge_steps(parts),
         **_tables(ranks[0], parts[0]),
         others_cores=others_cores(nodes),
-        memory_growth_mib=memory_growth(nodes, max(startups, default=0.0)),
+        memory_growth_mib=memory_growth(nodes, max(begun, default=0.0)),
         steal=ratio(
             sum(sum(map(mul, node.steal, node.length_s)) for node in nodes),
             sum(sum(node.length_s) for node in nodes),
