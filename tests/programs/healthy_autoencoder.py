@@ -22,7 +22,7 @@ torch.manual_seed(0)
 data = (torch.rand(4000, 2000) < 0.01).float()
 model = MultVAE(2000)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-for epoch in range(6):
+for epoch in range(16):
     for rows in torch.randperm(len(data)).split(500):
         x = data[rows]
         logits, kl = model(x)

@@ -39,9 +39,10 @@ class DLRM(nn.Module):
 data, model = Clicks(), DLRM()
 opt = torch.optim.Adagrad(model.parameters(), lr=0.01)
 loader = DataLoader(data, sampler=BatchSampler(RandomSampler(data), 2048, False), batch_size=None)
-for dense, sparse, y in loader:
-    loss = nn.functional.binary_cross_entropy_with_logits(model(dense, sparse), y)
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
+for epoch in range(3):
+    for dense, sparse, y in loader:
+        loss = nn.functional.binary_cross_entropy_with_logits(model(dense, sparse), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
 print(loss.item())

@@ -23,7 +23,7 @@ def solve_side(target, other, seen):
         target[row] = np.linalg.solve(A, b)
 
 
-for it in range(14):
+for it in range(60):
     solve_side(X, Y, history)
     solve_side(Y, X, listeners)
     print("iteration", it, float(np.abs(X).mean()))
