@@ -273,6 +273,7 @@ def _shared_out(raw: Mapping[str, Any]) -> dict[str, Any]:
     figures = dict(raw["phases"])
     untimed, *_ = figures.pop("untimed", (0.0,))
     short, sampled = raw["short_steps"], raw["long_steps"]
+    short = short or {name: wall for name, (wall, *_) in figures.items()}  # too few of them
     whole = sum(short.values())
     rest = max(0.0, untimed - sum(sampled.values()))
     for phase in {**short, **sampled}:

@@ -73,9 +73,9 @@ class Observer:
         self.stacks = {}
         self.others = {}
         self.samples = 0
-        # Of steps that are not timed and last longer than from one sample to the next, by phase.
+        # Of steps that are not timed and last as long as from one sample to the next, by phase.
         self.long_steps = {}
-        self.step_sampled = None
+        self.step_sampled = -2
         self.threads = {}
         self.threads_at_first = {}
         self.numbers = {}
@@ -209,7 +209,7 @@ class Observer:
     def _untimed_phase(self, stopped, gap):
         clock = CLOCKS[self.thread]
         phase = torch_phases.phase_by_frames(map(itemgetter(0), stopped), clock)
-        if clock.step == self.step_sampled:
+        if clock.step - self.step_sampled <= 1:  # C code that keeps the lock is sampled at its end
             self.long_steps[phase] = self.long_steps.get(phase, 0.0) + gap
         self.step_sampled = clock.step
         return phase
