@@ -22,17 +22,18 @@ from hpcncf.records.claims import server_time
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler on Linux"
 )
-# Works until a file appears.
+# Works until a file appears, and takes it away from those that begin later.
 PROGRAM = """
 import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
+pathlib.Path(sys.argv[1]).unlink()
 """
 JOB = """\
 name: clock
-workload: {{command: [{python}, {folder}/train.py, "{folder}/{{until}}"]}}
-parameters: {{until: end}}
-grid: {{until: [end, never]}}
+workload: {{command: [{python}, {folder}/train.py, {folder}/turn, "{{number}}"]}}
+parameters: {{number: 1}}
+grid: {{number: [1, 2]}}
 """
 
 
@@ -83,7 +84,7 @@ def numbers(found: Any) -> Iterator[float]:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     yield Machine(tmp_path)
-    for name in ("end", "never"):  # whatever became of the test, no program goes on
+    for name in ("end", "turn"):  # whatever became of the test, no program goes on
         (tmp_path / name).touch()
 
 
@@ -102,6 +103,7 @@ def test_runs_on_either_side_of_a_step_complete_with_their_true_times(
     assert machine.states("results/clock") == ["running", "pending"]
     (tmp_path / "end").touch()
     assert command.wait(120) == 0
+    (tmp_path / "turn").touch()
     assert within(120, lambda: machine.states("results/clock") == ["completed", "running"])
     # It counts for a submission that was made later, by the clock.
     machine.hpcncf("cancel", "--all", "results/clock")
