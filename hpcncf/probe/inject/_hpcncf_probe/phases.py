@@ -110,11 +110,14 @@ class Clock:
     def time_on(self):
         """Time the phases from here on, whatever comes: the present step is not one of many."""
         if not self.timed:
-            self.turn()
-            self.stack[0] = self.base
-            self.timed = True
+            self._resume()
         self._read_cpu(True)
         self.last_step = None
+
+    def _resume(self):
+        self.turn()
+        self.stack[0] = self.base
+        self.timed = True
 
     def _read_cpu(self, reads):
         if reads and not self.reads_cpu:
@@ -131,9 +134,7 @@ class Clock:
         self.step += 1
         if not self.timed:
             if not self.step % EVERY:
-                self.turn()
-                self.stack[0] = self.base
-                self.timed = True
+                self._resume()
                 self._read_cpu(self.step // EVERY % CPU_EVERY == 0)
                 self._begin_step()
             return
