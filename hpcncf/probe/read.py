@@ -275,11 +275,14 @@ def _shared_out(raw: Mapping[str, Any]) -> dict[str, Any]:
     short, sampled = raw["short_steps"], raw["long_steps"]
     short = short or {name: wall for name, (wall, *_) in figures.items()}  # too few of them
     whole = sum(short.values())
-    rest = max(0.0, untimed - sum(sampled.values()))
+    rest = max(0.0, untimed - sum(wall for wall, *_ in sampled.values()))
     for phase in {**short, **sampled}:
-        wall, *others = figures.get(phase, (0.0, 0.0, 0.0, 0))
-        share = short.get(phase, 0.0) / whole if whole else 0.0
-        figures[phase] = (wall + min(untimed, sampled.get(phase, 0.0)) + share * rest, *others)
+        wall, cpu, clocked, entered = figures.get(phase, (0.0, 0.0, 0.0, 0))
+        long, long_cpu, long_clocked = sampled.get(phase, (0.0, 0.0, 0.0))
+        wall += rest * short.get(phase, 0.0) / whole if whole else 0.0
+        scale = wall / clocked if clocked else 0.0
+        cpu, clocked = cpu * scale + long_cpu, clocked * scale + long_clocked
+        figures[phase] = (wall + min(untimed, long), cpu, clocked, entered)
     return figures
 
 

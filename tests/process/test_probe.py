@@ -135,7 +135,8 @@ for step, x in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=1)):
     model(x[None].float()).sum().backward()
     optimizer.step()
     if step % 997 == 996:
-        work("evaluation", 0.4)
+        time.sleep(0.4)
+        spent["evaluation"] += 0.4
 print(list(spent.values()))
 """
     done = python(code, tmp_path)
@@ -146,10 +147,48 @@ print(list(spent.values()))
     parts = [seen.phases[name].seconds / seen.seconds for name in ("input", "optimizer", "loop")]
     assert parts[:2] == pytest.approx(shares[:2], abs=0.1)
     assert shares[2] - 0.1 < parts[2] < shares[2] + 0.3  # what torch does between is there, too
+    waiting = {name: phase.waiting or 0.0 for name, phase in seen.phases.items()}
+    assert waiting["loop"] > max(0.3, 2 * waiting["input"])  # less beside busy neighbours
     (path,) = (tmp_path / "seen").glob("*.json")
     record = json.loads(path.read_text())
-    assert 0 < sum(record["long_steps"].values()) < record["phases"]["untimed"][0]
+    long_s = sum(wall for wall, *_ in record["long_steps"].values())
+    assert 0 < long_s < record["phases"]["untimed"][0]
     assert record["phases"]["untimed"][0] > 0.5 * seen.seconds
+
+
+def test_each_of_few_long_steps_is_timed(tmp_path: Path) -> None:
+    code = """
+import time, torch
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 9
+    def __getitem__(self, i):
+        time.sleep(0.1)
+        return i
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in torch.utils.data.DataLoader(Rows(), batch_size=1):
+    model(x[None].float()).sum().backward()
+    optimizer.step()
+"""
+    python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    assert seen.phases["input"].entered == 9  # the ninth says that there are no more
+    assert seen.phases["input"].waiting > 0.9
+
+
+def test_an_optimizer_made_anew_for_each_step_makes_steps(tmp_path: Path) -> None:
+    code = """
+import torch
+model = torch.nn.Linear(9, 9)
+for step in range(400):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.randn(4, 9)).sum().backward()
+    optimizer.step()
+"""
+    python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    assert seen.steps == 399
 
 
 def test_only_the_programs_own_no_grad_is_an_evaluation(tmp_path: Path) -> None:

@@ -93,12 +93,13 @@ def test_steps_that_are_not_timed_are_shared_out() -> None:
     seen = raw(
         phases=phases | {"untimed": [20.0, 0.0, 0.0, 0]},
         short_steps={"input:0": 1.0, "optimizer": 3.0},
-        long_steps={"input:0": 7.0, "rest:0": 5.0},
+        long_steps={"input:0": [7.0, 0.7, 7.0], "rest:0": [5.0, 0.0, 0.0]},
         stacks=[],
     )
     # 8 s of short steps: 2 and 6.
     assert seconds_of(seen) == {"input": 11.0, "forward": 5.0, "optimizer": 12.0}
-    assert profile(seen).phases["input"].waiting == pytest.approx(0.5)
+    # Of 4 s of short steps a half, of 7 s of long ones nine tenths.
+    assert profile(seen).phases["input"].waiting == pytest.approx((2.0 + 6.3) / 11)
 
 
 def test_figures_of_a_process() -> None:

@@ -73,9 +73,11 @@ class Observer:
         self.stacks = {}
         self.others = {}
         self.samples = 0
-        # Of steps that are not timed and last as long as from one sample to the next, by phase.
+        # Of steps that are not timed and last as long as from one sample to the next, by phase:
+        # seconds, CPU seconds, seconds while the CPU was read.
         self.long_steps = {}
         self.step_sampled = -2
+        self.cpu_clock = self.cpu_sampled = None
         self.threads = {}
         self.threads_at_first = {}
         self.numbers = {}
@@ -209,10 +211,21 @@ class Observer:
     def _untimed_phase(self, stopped, gap):
         clock = CLOCKS[self.thread]
         phase = torch_phases.phase_by_frames(map(itemgetter(0), stopped), clock)
+        before, self.cpu_sampled = self.cpu_sampled, self._training_cpu()
         if clock.step - self.step_sampled <= 1:  # C code that keeps the lock is sampled at its end
-            self.long_steps[phase] = self.long_steps.get(phase, 0.0) + gap
+            seconds = self.long_steps.setdefault(phase, [0.0, 0.0, 0.0])
+            seconds[0] += gap
+            if before is not None and self.cpu_sampled is not None:
+                seconds[1] += min(gap, self.cpu_sampled - before)
+                seconds[2] += gap
         self.step_sampled = clock.step
         return phase
+
+    def _training_cpu(self):
+        try:
+            return time.clock_gettime(self.cpu_clock)
+        except (OSError, TypeError):  # the thread has ended; this system has no such clock
+            return None
 
     def _see_threads(self, now):
         """Note the threads' CPU time, and whether any but the training thread computes."""
@@ -246,6 +259,8 @@ class Observer:
             return
         clock.turn()
         self.thread = clock.ident
+        if hasattr(time, "pthread_getcpuclockid"):
+            self.cpu_clock = time.pthread_getcpuclockid(self.thread)
         self.first_step_at = clock.since  # no moment is counted twice
         self.sampler_may_s += SAMPLER_AT_ONCE_S
         self.start_up = {

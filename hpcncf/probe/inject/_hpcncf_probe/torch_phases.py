@@ -166,9 +166,10 @@ def _observe_optimizers(module, compiling):
             if not closure:
                 return None
             clock.time_on()
-        steps = clock.optimizers.get(id(optimizer))
+        number = _number(optimizer)
+        steps = clock.optimizers.get(number)
         if steps is None:
-            steps = clock.optimizers[id(optimizer)] = [0, None]
+            steps = clock.optimizers[number] = [0, None]
         if steps[DEPTH] is not None:  # the last step ended by an error
             clock.pop(steps[DEPTH])
         steps[DEPTH] = clock.push("optimizer")
@@ -182,7 +183,7 @@ def _observe_optimizers(module, compiling):
         if TRACED and compiling():
             return
         clock = CLOCKS[get_ident()]
-        number = id(optimizer)
+        number = _number(optimizer)
         if clock.timed:
             steps = clock.optimizers.get(number)
             if steps is None or steps[DEPTH] is None:
@@ -196,10 +197,19 @@ def _observe_optimizers(module, compiling):
             cuda_events.end_step(clock, TORCH["torch"])
         if not clock.optimizes:
             clock.optimizes = True
+            clock.time_on()  # from the backward pass to here was no step
             first_step(clock)
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
+
+
+def _number(optimizer):
+    """By its first parameter: a program may make an optimizer anew for each step."""
+    try:
+        return id(optimizer.param_groups[0]["params"][0])
+    except (AttributeError, LookupError, TypeError):
+        return id(optimizer)
 
 
 def _time_closure(clock, args, kwargs):
