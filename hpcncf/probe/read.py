@@ -228,16 +228,7 @@ def _phases(
     waited: dict[str, float] = defaultdict(float)
     measured: dict[str, float] = defaultdict(float)
     entered: dict[str, int] = defaultdict(int)
-    figures = _shared_out(raw)
-    waits_s = sum(
-        max(0.0, clocked - cpu) * wall / clocked
-        for wall, cpu, clocked, _ in figures.values()
-        if clocked > 0
-    )
-    main = _main_figures(raw)
-    # Ready without a core looks like waiting: taken from every wait alike.
-    waits = max(0.0, 1 - main[1] / waits_s) if main and waits_s > 0 else 1.0
-    for phase, (wall, cpu, clocked, times) in figures.items():
+    for phase, (wall, waits_s, measured_s, times) in _figures(raw).items():
         if phase == "probe":
             continue
         parts = weights.get(phase) or {role.of(phase, "forward" if raw["steps"] else ""): 1.0}
@@ -245,8 +236,8 @@ def _phases(
         for name, weight in parts.items():
             part = weight / whole
             seconds[name] += part * wall
-            measured[name] += part * clocked
-            waited[name] += part * max(0.0, clocked - cpu) * waits
+            measured[name] += part * measured_s
+            waited[name] += part * waits_s
             entered[name] += times
     share = {
         name: min(1.0, waited[name] / measured[name]) for name in seconds if measured[name] > 0
@@ -267,22 +258,32 @@ def _phases(
     return phases, exchanged
 
 
-def _shared_out(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Phase of the probe -> its figures, with the steps that were not timed: long ones as they were
-    sampled, the rest as the short ones that were timed."""
-    figures = dict(raw["phases"])
-    untimed, *_ = figures.pop("untimed", (0.0,))
-    short, sampled = raw["short_steps"], raw["long_steps"]
-    short = short or {name: wall for name, (wall, *_) in figures.items()}  # too few of them
-    whole = sum(short.values())
-    rest = max(0.0, untimed - sum(wall for wall, *_ in sampled.values()))
-    for phase in {**short, **sampled}:
-        wall, cpu, clocked, entered = figures.get(phase, (0.0, 0.0, 0.0, 0))
-        long, long_cpu, long_clocked = sampled.get(phase, (0.0, 0.0, 0.0))
-        wall += rest * short.get(phase, 0.0) / whole if whole else 0.0
-        scale = wall / clocked if clocked else 0.0
-        cpu, clocked = cpu * scale + long_cpu, clocked * scale + long_clocked
-        figures[phase] = (wall + min(untimed, long), cpu, clocked, entered)
+def _figures(raw: Mapping[str, Any]) -> dict[str, tuple[float, float, float, int]]:
+    """Phase of the probe -> seconds, seconds that it waited, seconds of which that is known, times
+    entered. Steps that were not timed are in it: long ones as they were sampled, the rest as the
+    short ones that were timed."""
+    timed = dict(raw["phases"])
+    untimed, *_ = timed.pop("untimed", (0.0,))
+    short, long = raw["short_steps"], raw["long_steps"]
+    short = short or {name: wall for name, (wall, *_) in timed.items()}  # too few of them
+    short_s = sum(short.values())
+    rest = max(0.0, untimed - sum(wall for wall, *_ in long.values()))
+    figures = {}
+    for phase in {**timed, **short, **long}:
+        wall, cpu, clocked, entered = timed.get(phase, (0.0, 0.0, 0.0, 0))
+        wall += rest * short.get(phase, 0.0) / short_s if short_s else 0.0
+        waits_s = max(0.0, clocked - cpu) * wall / clocked if clocked > 0 else 0.0
+        figures[phase] = (wall, waits_s, wall if clocked > 0 else 0.0, entered)
+    # Ready without a core looks like waiting. Of long steps it is known, else taken from every wait
+    # alike.
+    _, ready_s = _main_figures(raw) or (0.0, 0.0)
+    ready_s = max(0.0, ready_s - sum(ready for *_, ready in long.values()))
+    whole_s = sum(waits_s for _, waits_s, _, _ in figures.values())
+    left = max(0.0, 1 - ready_s / whole_s) if whole_s > 0 else 1.0
+    for phase, (wall, waits_s, measured_s, entered) in figures.items():
+        sampled, cpu, clocked, ready = long.get(phase, (0.0, 0.0, 0.0, 0.0))
+        waits_s = left * waits_s + max(0.0, clocked - cpu - ready)
+        figures[phase] = (wall + min(untimed, sampled), waits_s, measured_s + clocked, entered)
     return figures
 
 

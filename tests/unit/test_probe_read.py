@@ -93,7 +93,7 @@ def test_steps_that_are_not_timed_are_shared_out() -> None:
     seen = raw(
         phases=phases | {"untimed": [20.0, 0.0, 0.0, 0]},
         short_steps={"input:0": 1.0, "optimizer": 3.0},
-        long_steps={"input:0": [7.0, 0.7, 7.0], "rest:0": [5.0, 0.0, 0.0]},
+        long_steps={"input:0": [7.0, 0.5, 7.0, 0.2], "rest:0": [5.0, 0.0, 0.0, 0.0]},
         stacks=[],
     )
     # 8 s of short steps: 2 and 6.

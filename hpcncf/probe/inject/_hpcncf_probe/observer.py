@@ -74,10 +74,10 @@ class Observer:
         self.others = {}
         self.samples = 0
         # Of steps that are not timed and last as long as from one sample to the next, by phase:
-        # seconds, CPU seconds, seconds while the CPU was read.
+        # seconds; of those whose CPU was read CPU seconds, seconds, seconds ready without a core.
         self.long_steps = {}
         self.step_sampled = -2
-        self.cpu_clock = self.cpu_sampled = None
+        self.ran_sampled = None
         self.threads = {}
         self.threads_at_first = {}
         self.numbers = {}
@@ -211,21 +211,17 @@ class Observer:
     def _untimed_phase(self, stopped, gap):
         clock = CLOCKS[self.thread]
         phase = torch_phases.phase_by_frames(map(itemgetter(0), stopped), clock)
-        before, self.cpu_sampled = self.cpu_sampled, self._training_cpu()
+        before, self.ran_sampled = self.ran_sampled, None
         if clock.step - self.step_sampled <= 1:  # C code that keeps the lock is sampled at its end
-            seconds = self.long_steps.setdefault(phase, [0.0, 0.0, 0.0])
+            seconds = self.long_steps.setdefault(phase, [0.0, 0.0, 0.0, 0.0])
             seconds[0] += gap
-            if before is not None and self.cpu_sampled is not None:
-                seconds[1] += min(gap, self.cpu_sampled - before)
+            self.ran_sampled = now = read_thread(self.numbers.get(self.thread))
+            if before and now:
+                seconds[1] += now[0] - before[0]
                 seconds[2] += gap
+                seconds[3] += now[1] - before[1]
         self.step_sampled = clock.step
         return phase
-
-    def _training_cpu(self):
-        try:
-            return time.clock_gettime(self.cpu_clock)
-        except (OSError, TypeError):  # the thread has ended; this system has no such clock
-            return None
 
     def _see_threads(self, now):
         """Note the threads' CPU time, and whether any but the training thread computes."""
@@ -259,8 +255,6 @@ class Observer:
             return
         clock.turn()
         self.thread = clock.ident
-        if hasattr(time, "pthread_getcpuclockid"):
-            self.cpu_clock = time.pthread_getcpuclockid(self.thread)
         self.first_step_at = clock.since  # no moment is counted twice
         self.sampler_may_s += SAMPLER_AT_ONCE_S
         self.start_up = {
@@ -598,15 +592,17 @@ def kernel_numbers(first):
 
 def read_threads(first):
     """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads."""
-    figures = {}
-    for ident, number in kernel_numbers(first).items():
-        try:
-            with open(f"/proc/self/task/{number}/schedstat", "rb") as file:
-                ran, waited = file.read().split()[:2]
-        except (OSError, ValueError):
-            continue
-        figures[str(ident)] = [int(ran) / 1e9, int(waited) / 1e9]
-    return figures
+    read = {str(ident): read_thread(number) for ident, number in kernel_numbers(first).items()}
+    return {ident: figures for ident, figures in read.items() if figures}
+
+
+def read_thread(number):
+    try:
+        with open(f"/proc/self/task/{number}/schedstat", "rb") as file:
+            ran, waited = file.read().split()[:2]
+    except (OSError, ValueError):
+        return None
+    return [int(ran) / 1e9, int(waited) / 1e9]
 
 
 _STATE = {}
