@@ -371,6 +371,14 @@ def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
     best = min(
         [together, *more], key=lambda one: tried.step_s(one) / (WORTH if one == together else 1)
     ).remedies
+    fewer = [Setup(base.cores, each) for each in _without_one(tried, base, best)]
+    yield "without one of them", fewer
+    limit = WORTH * tried.step_s(Setup(base.cores, best))
+    best = min(
+        (one for one in fewer if tried.step_s(one) < limit),
+        key=tried.step_s,
+        default=Setup(base.cores, best),
+    ).remedies
     ladder = [base.cores // 2**power for power in range(base.cores.bit_length())]
     chosen = [best]
     if base.cores > 1:
@@ -379,7 +387,30 @@ def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
             (one for one in alternatives if tried.figure(one)), key=lambda one: tried.step_s(one)
         )
         chosen = list(dict.fromkeys([*chosen, fastest.remedies]))
-    yield "fewer cores", [Setup(cores, each) for cores in ladder if cores for each in chosen]
+    yield "fewer cores", [_fitting(cores, each) for cores in ladder if cores for each in chosen]
+
+
+def _without_one(tried: Tried, base: Setup, best: Remedies) -> list[Remedies]:
+    """Of each but the one that helps most by itself: another may have left it nothing to do."""
+    values = best.model_dump(exclude_defaults=True)
+    persistent = values.pop("persistent_workers", False)
+    alone = {
+        name: tried.step_s(Setup(base.cores, Remedies.model_validate({name: value})))
+        for name, value in values.items()
+    }
+    found = []
+    for name in sorted(values, key=lambda name: alone[name])[1:]:
+        kept = {other: value for other, value in values.items() if other != name}
+        kept["persistent_workers"] = persistent and "workers" in kept
+        found.append(Remedies.model_validate(kept))
+    return found
+
+
+def _fitting(cores: int, remedies: Remedies) -> Setup:
+    threads = remedies.threads
+    if threads is not None and threads >= cores:
+        remedies = remedies.model_copy(update={"threads": None})
+    return Setup(cores, remedies)
 
 
 def _combined(tried: Tried, base: Setup, singles: Iterable[Setup]) -> Remedies:

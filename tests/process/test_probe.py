@@ -191,6 +191,53 @@ for step in range(400):
     assert seen.steps == 399
 
 
+@pytest.mark.parametrize("decorated", [True, False], ids=["decorated", "with"])
+def test_what_an_optimizer_does_without_gradients_is_its_own(
+    tmp_path: Path, decorated: bool
+) -> None:
+    step = "@torch.no_grad()\n    def step(self):\n        work()"
+    if not decorated:
+        step = "def step(self):\n        with torch.no_grad():\n            work()"
+    code = f"""
+import time, torch
+torch.set_num_threads(1)
+def work():
+    began = time.perf_counter()
+    while time.perf_counter() < began + 0.001:
+        pass
+class Own(torch.optim.SGD):
+    {step}
+model = torch.nn.Linear(1, 1)
+optimizer = Own(model.parameters(), 0.1)
+for _ in range(1500):
+    optimizer.zero_grad()
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+"""
+    python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    assert seen.phases["optimizer"].seconds > 0.6 * seen.seconds
+
+
+def test_a_remedy_is_no_line_of_the_user(tmp_path: Path) -> None:
+    code = """
+import torch
+from hpcncf.remedies import rowwise
+torch.set_num_threads(1)
+table = torch.nn.Embedding(20000, 16)
+optimizer = torch.optim.Adam(table.parameters())
+rowwise(table, optimizer)
+for _ in range(1000):
+    optimizer.zero_grad()
+    table(torch.randint(20000, (256,))).sum().backward()
+    optimizer.step()
+"""
+    python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    assert {Path(each.file).name for each in seen.lines} == {"script.py"}
+    assert seen.phases["loop"].seconds < seen.phases["optimizer"].seconds
+
+
 def test_only_the_programs_own_no_grad_is_an_evaluation(tmp_path: Path) -> None:
     """A deep copy enters it inside torch."""
     code = """

@@ -86,9 +86,10 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Pr
     assert labels(tuning, *alone) == [f"4 cores, {together}"]
     assert labels(tuning, *alone, seen(together, 0.3)) == [
         f"2 cores, {together}",
-        f"1 core, {together}",
+        "1 core, workers=2,persistent_workers",  # one thread is all that it has
     ]
-    fewer = [*alone, seen(together, 0.3), seen(together, 0.31, 2), seen(together, 0.7, 1)]
+    one_core = seen("workers=2,persistent_workers", 0.7, 1)
+    fewer = [*alone, seen(together, 0.3), seen(together, 0.31, 2), one_core]
     assert labels(tuning, *fewer) == [f"2 cores, {together}", f"4 cores, {together}"]
     known = [one for one in fewer for at in range(3)]
     done = step_of(tuning, *known)
@@ -98,6 +99,20 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Pr
     assert advice.speedup == pytest.approx(1.0 / 0.31, rel=0.03)
     assert advice.mem_gb == 1
     assert "x.py:1: DataLoader(..., num_workers=2)" in advice.changes
+
+
+@pytest.mark.usefixtures("suggestions")
+def test_a_remedy_that_another_leaves_nothing_to_do_is_dropped(tuning: Programs) -> None:
+    together = "threads=1,workers=2,persistent_workers,fused"
+    given = [seen("", 1.0), seen("threads=1", 0.5), seen("workers=2", 0.8), seen("fused", 0.7)]
+    given.append(seen(together, 0.3))
+    without = ["threads=1,fused", "threads=1,workers=2,persistent_workers"]
+    assert labels(tuning, *given) == [f"4 cores, {each}" for each in reversed(without)]
+    idle = [seen("threads=1,fused", 0.4), seen("threads=1,workers=2,persistent_workers", 0.305)]
+    assert labels(tuning, *given, *idle) == [
+        "2 cores, threads=1,workers=2,persistent_workers",
+        "1 core, workers=2,persistent_workers",
+    ]
 
 
 @pytest.mark.parametrize(

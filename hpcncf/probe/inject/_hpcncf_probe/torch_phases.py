@@ -247,6 +247,8 @@ def _observe_no_grad(kind):
             name = frame.f_code.co_filename
             if IN_TORCH in name and not name.endswith("_contextlib.py"):  # where it decorates
                 return result  # torch's own, as in a deep copy: no evaluation
+            if not clock.timed and _in_optimizer(frame):
+                return result
             site = _site(frame)
             site.count += 1
             if site.step != clock.step:
@@ -369,9 +371,25 @@ def phase_by_frames(codes, clock):
             return clock.loader.input
         if code is WRAPPED[0]:  # of these, only a backward pass leaves a step untimed
             return "backward"
-        if code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZER):
+        if _is_optimizer(code):
             return "optimizer"
     return clock.base[NAME]
+
+
+def _is_optimizer(code):
+    """Whether this is what torch puts around each optimizer's step."""
+    return code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZER)
+
+
+def _in_optimizer(frame):
+    """Whether an optimizer's step, perhaps decorated, or its hook is this frame."""
+    for _ in range(3):
+        if frame is None:
+            return False
+        if _is_optimizer(frame.f_code):
+            return True
+        frame = frame.f_back
+    return False
 
 
 COLLECTIVES = (
