@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hpcncf.probe.launch import observed
 
 PROGRAM = """
 import time, torch
@@ -55,6 +58,30 @@ def test_a_program_is_tuned_within_its_budget(tmp_path: Path) -> None:
     assert again.returncode == 0
     assert "#SBATCH --cpus-per-task=1" in again.stdout
     assert again.stderr == ""
+
+
+def test_a_trial_of_a_program_with_workers_ends_well(tmp_path: Path) -> None:
+    """Their end is no error of the program's, whose own handler of SIGCHLD is torch's."""
+    (tmp_path / "train.py").write_text(
+        """
+import torch
+from torch.utils.data import DataLoader
+if __name__ == "__main__":
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    rows = torch.utils.data.TensorDataset(torch.ones(4096, 8))
+    for _ in range(10**6):
+        for (x,) in DataLoader(rows, 64, num_workers=2):
+            model(x).square().mean().backward()
+            optimizer.step()
+"""
+    )
+    environment = observed(dict(os.environ), tmp_path, trial=tmp_path / "trial.json")
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "trial.json").read_text())["step_s"] > 0
 
 
 def test_a_tuning_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A step is a backward pass. Losses of the first ones go to the trial's own file, 
 import functools
 import json
 import os
+import signal
 import sys
 import time
 
@@ -120,6 +121,10 @@ def end():
 def _leave():
     """End this process and its workers at once: no checkpoint, no epilogue of the program's."""
     end()
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+    except ValueError:
+        pass  # not the main thread
     multiprocessing = sys.modules.get("multiprocessing")
     for child in multiprocessing.active_children() if multiprocessing else ():
         child.kill()
