@@ -518,6 +518,20 @@ def test_gains_are_of_the_time_that_the_causes_before_left() -> None:
     assert f"{both:.1f}x with cause" in " ".join(text.split())
 
 
+def test_cores_whose_threads_only_spin_are_not_asked_for() -> None:
+    """Both cores are busy, but in 80 of 100 s one thread alone makes samples."""
+    seconds = {"input": 80.0, "forward": 10.0, "backward": 10.0}
+    for cpu_s, spins in ((190.0, True), (115.0, False)):
+        used = CoreCounts(2.0, 2.0, cpu_s / 100)
+        seen = command(program=(profile(seconds, cpu_s=cpu_s),), cores=used)
+        text = " ".join(" ".join(text_of(seen, diagnose_evidence(seen))).split())
+        assert "Ask for 1 core as it is now" in text
+        # The second thread computes for 20 s at the most.
+        assert ("0.7 of it by threads of torch that spin" in text) == spins
+    busy = command(program=(profile(STEP, cpu_s=190.0),), cores=CoreCounts(2.0, 2.0, 1.9))
+    assert "Ask for   2 cores" in "\n".join(text_of(busy, diagnose_evidence(busy)))
+
+
 def test_the_text_fits_a_terminal() -> None:
     rank = profile(
         INPUT,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcncf_analysis.configurations import pluralize
-from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Evidence, Finding
+from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
 from hpcncf_analysis.diagnosis.rules_program import PHASES, Program, faster
 from hpcncf_analysis.formatting import THIN, format_cores, format_duration, format_number
 
@@ -56,7 +56,7 @@ CAUSES: Final = {
 def lines(evidence: Evidence, diagnosis: Diagnosis) -> list[str]:
     """`Where the time goes`, the causes, and the cores to ask for."""
     program = Program(evidence)
-    text = [*_where(program), *_causes(diagnosis), *_ask(diagnosis, evidence.cores)]
+    text = [*_where(program), *_causes(diagnosis), *_ask(diagnosis, program)]
     return [line.replace(THIN, " ") for line in text]
 
 
@@ -197,16 +197,24 @@ def _gain(finding: Finding, before: Sequence[Finding]) -> str:
     return f"{text}."
 
 
-def _ask(diagnosis: Diagnosis, cores: CoreCounts) -> list[str]:
+def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
+    cores = program.evidence.cores
     if cores.used is None or cores.allocated is None or diagnosis.verdict == "unknown":
         return []
-    need = max(1, math.ceil(cores.used - 0.3))
+    first = diagnosis.primary
+    spinning = program.spinning if first and first.cause == "python_input" else 0.0
+    need = max(1, math.ceil(cores.used - spinning - 0.3))
     need = min(need, math.ceil(cores.allocated))
-    return [
-        f"Ask for   {pluralize(need, 'core')} as it is now (allocated "
-        f"{format_cores(cores.allocated)}, used {format_cores(cores.used)})"
-    ]
+    label = f"Ask for   {pluralize(need, 'core')} as it is now"
+    text = f"(allocated {format_cores(cores.allocated)}, used {format_cores(cores.used)}"
+    if spinning > 0.3:
+        text += (
+            f", {format_cores(spinning)} of it by threads of torch that spin while samples are "
+            "made: OMP_WAIT_POLICY=passive"
+        )
+    return _wrap(f"{label} {text})", "")
 
 
 def _wrap(text: str, label: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label))
+    indent = " " * (len(label) or len("Cause 1   "))
+    return textwrap.wrap(text, WIDTH, initial_indent=label, subsequent_indent=indent)

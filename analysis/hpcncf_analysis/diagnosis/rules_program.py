@@ -112,6 +112,20 @@ class Program:
         return min(used, self.evidence.wanted or 0.0)
 
     @property
+    def spinning(self) -> float:
+        """Cores of torch's threads that wait for work without sleeping while samples are made: what
+        they used beyond the other phases."""
+        cores = 0.0
+        for rank in self.ranks:
+            if rank.main_cpu_s is None or rank.torch_threads is None or rank.seconds <= 0:
+                continue
+            python_s = rank.main_cpu_s + rank.sampler_cpu_s + sum(x.cpu_s for x in rank.threads)
+            computes_s = rank.seconds - _seconds(rank.phases.get("input"))
+            spun_s = rank.cpu_s - python_s - (rank.torch_threads - 1) * computes_s
+            cores += max(0.0, spun_s) / rank.seconds
+        return cores
+
+    @property
     def several(self) -> bool:
         return len(self.ranks) > 1 or self.longest.ranks > 1
 
