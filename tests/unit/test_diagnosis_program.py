@@ -115,6 +115,14 @@ def test_ranks_that_the_probe_saw_only_start_have_no_cause() -> None:
     assert causes(*ranks) == []
 
 
+def test_processes_of_a_pool_are_no_ranks() -> None:
+    pool = [
+        profile({"loop": seconds}, steps=0, startup_s=0.0, imports_s=2.1, runqueue_s=waited)
+        for seconds, waited in ((20.8, 4.8), (17.1, 7.0), (17.1, 7.1))
+    ]
+    assert "straggler" not in causes(*pool)
+
+
 def test_a_rank_that_is_late_is_the_straggler() -> None:
     late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2)
     waits = profile({"forward": 40.0, "sync": 60.0}, rank=1, ranks=2)

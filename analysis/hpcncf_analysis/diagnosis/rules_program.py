@@ -127,7 +127,8 @@ class Program:
 
     @property
     def several(self) -> bool:
-        return len(self.ranks) > 1 or self.longest.ranks > 1
+        """Whether its processes are ranks: those of a pool (joblib) do not wait for each other."""
+        return self.evidence.world_size > 1 or self.longest.ranks > 1
 
     def share(self, phase: str) -> float:
         """Of the time after start-up, the mean over the ranks."""
