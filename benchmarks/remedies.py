@@ -48,7 +48,7 @@ TURN_S: Final = 0.15
 LEAST, ENOUGH = 6, 12
 """Pairs of turns that an interval needs, and before a row may end for its width: a few turns agree
 by chance."""
-BUDGET_S: Final = 840.0
+BUDGET_S: Final = 915.0
 """For all rows."""
 SHARES: Final = 3
 SETTLED: Final = 0.05

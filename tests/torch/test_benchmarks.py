@@ -164,14 +164,14 @@ def test_the_time_that_benchmarks_will_take_is_that_of_their_last_runs() -> None
     assert main.describe_time({"demo": 83, "gpu": 600}) == "2 benchmarks, about 12 min"
 
 
-def test_bench_takes_at_most_forty_minutes_and_everything_seventy() -> None:
+def test_bench_takes_as_long_as_make_says() -> None:
     main = benchmark("__main__")
     ours, others = (
         sum(each.seconds for each in group.values())
         for group in (main.BENCHMARKS, main.OTHER_PROGRAMS)
     )
-    assert ours <= 40 * 60
-    assert ours + others <= 70 * 60
+    assert ours <= 42 * 60
+    assert ours + others <= 73 * 60
 
 
 @pytest.fixture
