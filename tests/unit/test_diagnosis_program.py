@@ -115,6 +115,31 @@ def test_ranks_that_the_probe_saw_only_start_have_no_cause() -> None:
     assert causes(*ranks) == []
 
 
+def test_a_linear_layer_with_dead_units_is_no_embedding_table() -> None:
+    layer = ProgramTable(rows=2048, width=2048, touched=556, sparse=False)
+    seconds = {"forward": 19.0, "backward": 36.0, "optimizer": 38.0, "checkpoint": 7.0}
+    assert causes(profile(seconds, tables=[layer], parameters=5_267_466)) == []
+    taller = ProgramTable(rows=20_480, width=205, touched=5560, sparse=False)
+    assert causes(profile(seconds, tables=[taller], parameters=5_267_466)) == ["dense_optimizer"]
+
+
+def test_a_pool_found_mostly_in_the_library_competes_for_the_lock() -> None:
+    def thread(**found: Any) -> ProgramThread:
+        plain = {"threads": 1, "cpu_s": 0.9, "runqueue_s": 0.85, "seen_s": 4.97, "also": []}
+        return ProgramThread(**(plain | found))
+
+    within = [thread(function="__enter__", file=None, line=None) for _ in range(3)]
+    at = thread(function="featurise", file="train.py", line=14, seen_s=0.04)
+    pool = profile(
+        {"loop": 5.86}, steps=0, startup_s=0.0, elapsed_s=5.86, main_cpu_s=2.36, imports_s=0.0
+    ).model_copy(update={"threads": [*within, at]})
+    found = diagnose_evidence(command(program=(pool,), cores=CoreCounts(2.0, 2.0, 1.05)))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.places[0].line) == ("interpreter_lock", 14)
+    alone = pool.model_copy(update={"threads": within})
+    assert "interpreter_lock" not in causes(alone, cores=CoreCounts(2.0, 2.0, 1.05))
+
+
 def test_processes_of_a_pool_are_no_ranks() -> None:
     pool = [
         profile({"loop": seconds}, steps=0, startup_s=0.0, imports_s=2.1, runqueue_s=waited)

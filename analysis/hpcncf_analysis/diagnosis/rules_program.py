@@ -19,6 +19,7 @@ from hpcncf.records.schema import (
     ProgramLoader,
     ProgramPhase,
     ProgramProfile,
+    ProgramTable,
     ProgramThread,
     RecordError,
     SourceLine,
@@ -82,6 +83,8 @@ NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)
+# The feed-forward layer of a transformer; tables of 2,000 rows and more are rarely as wide.
+TALL: Final = 4
 LARGEST_SOURCE: Final = 1024**2
 
 
@@ -355,12 +358,14 @@ def _lock(program: Program) -> Finding | None:
     cores = program.evidence
     # Beside neighbours they get less of a core than they would use.
     wanted = cores.wanted / cores.used if cores.wanted and cores.used else 1.0
-    busy = [each for each in rank.threads if wanted * each.cpu_s >= 0.02 * whole and each.file]
+    busy = [each for each in rank.threads if wanted * each.cpu_s >= 0.02 * whole]
+    # Some may be found only in the library, in which they let go of the lock.
+    at = next((each for each in busy if each.file), None)
     others = sum(each.cpu_s for each in busy) / whole
     together = others + rank.main_cpu_s / whole
     computed = sum(each.threads for each in busy)
     computed += wanted * rank.main_cpu_s >= 0.1 * whole
-    if computed < 2 or wanted * others < thresholds.WORTH:
+    if at is None or computed < 2 or wanted * others < thresholds.WORTH:
         return None
     if wanted * together < 0.7 or together > 1.2:
         return None
@@ -374,7 +379,7 @@ def _lock(program: Program) -> Finding | None:
         ),
         "Use processes instead of threads (DataLoader workers, multiprocessing), or array "
         "operations that release the lock.",
-        places=(place(_line_of(busy[0]), others),),
+        places=(place(_line_of(at), others),),
     )
 
 
@@ -548,11 +553,7 @@ def _workers(program: Program) -> Finding | None:
 def _dense_optimizer(program: Program) -> Finding | None:
     """The optimizer walks rows that have no gradient; making and clearing them costs, too."""
     rank = program.longest
-    few = [
-        each
-        for each in rank.tables
-        if each.touched is not None and each.touched < thresholds.SPARSE * each.rows
-    ]
+    few = _sparse_tables(rank)
     rows, touched = sum(each.rows for each in few), sum(each.touched or 0 for each in few)
     size = sum(each.rows * each.width for each in few)
     if not few or not rank.parameters or size < 0.5 * rank.parameters:
@@ -580,6 +581,18 @@ def _dense_optimizer(program: Program) -> Finding | None:
     )
 
 
+def _sparse_tables(rank: ProgramProfile) -> list[ProgramTable]:
+    """Embedding tables of which a step reads few rows. Rows of a linear layer have no gradient
+    if its units are dead: such a layer is seldom taller than TALL times its width."""
+    return [
+        each
+        for each in rank.tables
+        if each.touched is not None
+        and each.touched < thresholds.SPARSE * each.rows
+        and each.rows > TALL * each.width
+    ]
+
+
 def _ranks(program: Program) -> Finding | None:
     """Time in collectives: their own, or waiting for a rank that is late."""
     ranks = program.ranks
@@ -601,8 +614,7 @@ def _ranks(program: Program) -> Finding | None:
         return _late(program, useful, late)
     if exchange < thresholds.WORTH:
         return None
-    sparse = [each for each in program.longest.tables if each.touched is not None]
-    few = [each for each in sparse if (each.touched or 0) < thresholds.SPARSE * each.rows]
+    few = _sparse_tables(program.longest)
     facts = [f"{format_percent(exchange)} of the time even the last rank waits for the exchange"]
     if few:
         facts.append(
