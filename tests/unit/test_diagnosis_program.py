@@ -116,11 +116,20 @@ def test_ranks_that_the_probe_saw_only_start_have_no_cause() -> None:
 
 
 def test_a_linear_layer_with_dead_units_is_no_embedding_table() -> None:
-    layer = ProgramTable(rows=2048, width=2048, touched=556, sparse=False)
+    layer = ProgramTable(rows=2048, width=2048, touched=356, sparse=False)
     seconds = {"forward": 19.0, "backward": 36.0, "optimizer": 38.0, "checkpoint": 7.0}
     assert causes(profile(seconds, tables=[layer], parameters=5_267_466)) == []
-    taller = ProgramTable(rows=20_480, width=205, touched=5560, sparse=False)
+    taller = ProgramTable(rows=20_480, width=205, touched=3560, sparse=False)
     assert causes(profile(seconds, tables=[taller], parameters=5_267_466)) == ["dense_optimizer"]
+
+
+@pytest.mark.parametrize(("touched", "expected"), [(1595, []), (300, ["dense_optimizer"])])
+def test_a_walk_that_scattered_rows_would_not_shorten_is_no_cause(
+    touched: int, expected: list[str]
+) -> None:
+    items = ProgramTable(rows=4000, width=32, touched=touched, sparse=False)
+    seconds = {"forward": 11.0, "backward": 31.0, "optimizer": 46.0, "loop": 6.0, "evaluation": 5.0}
+    assert causes(profile(seconds, tables=[items], parameters=153_600)) == expected
 
 
 def test_a_pool_found_mostly_in_the_library_competes_for_the_lock() -> None:

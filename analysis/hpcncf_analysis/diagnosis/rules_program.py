@@ -83,6 +83,7 @@ NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)
+ALL_LEFT: Final = 0.9
 # The feed-forward layer of a transformer; tables of 2,000 rows and more are rarely as wide.
 TALL: Final = 4
 LARGEST_SOURCE: Final = 1024**2
@@ -564,7 +565,9 @@ def _dense_optimizer(program: Program) -> Finding | None:
     made = 0.0 if program.several else part * program.share("backward")
     if share < thresholds.WORTH / 2 or share + made < thresholds.WORTH:
         return None
-    left = [min(0.9, cost * touched / rows) for cost in SCATTERED]
+    left = [min(ALL_LEFT, cost * touched / rows) for cost in SCATTERED]
+    if left[0] == ALL_LEFT:
+        return None  # an update of scattered rows would take as long as the walk
     return Finding(
         "dense_optimizer",
         min(1.0, share + made / 2),
