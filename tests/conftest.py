@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import psutil
@@ -23,8 +23,10 @@ from fake_slurm import FakeSlurm
 if TYPE_CHECKING:
     from hpcncf.ncf.data.prepared import Prepared
 
-# No test is timed: a busy machine is not a failure.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# No test is timed: a busy machine is not a failure. HYPOTHESIS_EXAMPLES=1000 searches for longer.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "25"))
+)
 hypothesis.settings.load_profile("untimed")
 
 # For `benchmarks`. Last: the package under test may be an installed one.
@@ -92,11 +94,13 @@ def own_cache(
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """torch computes on one core."""
-    import torch
-
+    """torch computes on one core here: beside other workers, more threads wait in loops."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from make_runs import planned, trainer
 from test_ranking import BOTH, by_forward, cases, whole_numbers
@@ -26,8 +26,6 @@ NEEDS_NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native 
 ENGINES = ["reference", "rowwise", pytest.param("native", marks=NEEDS_NATIVE)]
 EVERY = pytest.mark.parametrize("name", ENGINES)
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def data(folder: Path) -> Path:
@@ -41,7 +39,6 @@ def ranks(of: base.Engine, data: Prepared, candidates: Candidates) -> list[int]:
 
 @BOTH
 @EVERY
-@settings(max_examples=15)
 @given(case=cases(), seed=st.integers(0, 99))
 def test_an_engine_ranks_as_scoring_each_pair_does(
     name: Any, candidates: Candidates, case: tuple[Model, Prepared], seed: int

@@ -63,7 +63,6 @@ LENGTHS = [
 
 pytestmark = [
     pytest.mark.skipif(not BUILDS, reason="engine native was not built here"),
-    pytest.mark.usefixtures("one_thread"),
 ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FakeSlurm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -113,7 +113,6 @@ def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.dictionaries(st.from_regex(r"V[A-Z0-9_]{1,8}", fullmatch=True), VALUES, max_size=4),
 )
@@ -129,7 +128,6 @@ PATHS = st.text(
 )
 
 
-@settings(max_examples=20, deadline=None)
 @given(PATHS, PATHS)
 def test_no_path_or_container_breaks_out_into_the_shell(name: str, image: str) -> None:
     site = Site(venv=f"/{name}", container=shlex.join(["apptainer", "exec", image]))
@@ -313,7 +311,6 @@ def test_by_hand_a_value_in_a_comment_stays_on_its_line() -> None:
     assert f"    {run.id}  # path=/a?rm -rf ~ repeat=0\n" in script
 
 
-@settings(max_examples=20, deadline=None)
 @given(PATHS, PATHS, PATHS)
 def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
     file: str, results: str, setting: str

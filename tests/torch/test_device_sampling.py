@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.ncf import batches, sampling
@@ -15,7 +15,6 @@ SEEDS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=30)
 @given(
     seed=SEEDS,
     epoch=EPOCHS,
@@ -29,7 +28,6 @@ def test_random_words_are_the_same(seed: int, epoch: int, rows: list[int], block
     assert ours.tolist() == expected.tolist()
 
 
-@settings(max_examples=30)
 @given(seed=SEEDS, epoch=EPOCHS, rows=st.integers(0, 3000))
 def test_an_epochs_order_is_the_same(seed: int, epoch: int, rows: int) -> None:
     expected = sampling.epoch_rows(seed, epoch, 0, rows, rows)
@@ -64,7 +62,6 @@ def users_of_items(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     return items, [*held, [0], [*range(min(items - 1, 70))]]
 
 
-@settings(max_examples=30)
 @given(data=users_of_items(), seed=SEEDS, epoch=EPOCHS, count=st.integers(1, 9))
 def test_negatives_are_the_same(
     data: tuple[int, list[list[int]]], seed: int, epoch: int, count: int

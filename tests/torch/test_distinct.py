@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,7 +24,6 @@ STEPS = 31
 SCHEDULE = Schedule(1501, 50)
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(0, 12), max_size=20))
 def test_padded_is_the_same_with_padding_behind(ids: list[int]) -> None:
     values = torch.tensor(ids, dtype=torch.int64)

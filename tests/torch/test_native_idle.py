@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -122,7 +122,6 @@ def test_a_row_read_by_a_step_has_been_caught_up_alike(
     ),
     doubles=st.booleans(),
 )
-@settings(max_examples=60)
 def test_a_row_caught_up_in_pieces_is_where_one_caught_up_at_once_is(
     data: Prepared, touched: int, pieces: list[int], doubles: bool
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,8 +19,6 @@ from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.model import NeuMF
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @st.composite
@@ -127,11 +125,9 @@ def by_forward(model: NeuMF, data: Prepared, candidates: Candidates) -> list[int
 
 
 BOTH = pytest.mark.parametrize("candidates", ["sampled", "full"])
-few = settings(max_examples=25)
 
 
 @BOTH
-@few
 @given(case=cases(), seed=st.integers(0, 99))
 def test_ranks_are_those_of_scoring_each_pair(
     candidates: Candidates, case: tuple[Model, Prepared], seed: int
@@ -142,7 +138,6 @@ def test_ranks_are_those_of_scoring_each_pair(
 
 
 @BOTH
-@few
 @given(case=cases(), seed=st.integers(0, 99))
 def test_a_score_that_is_no_number_counts_against_the_item(
     candidates: Candidates, case: tuple[Model, Prepared], seed: int
@@ -155,7 +150,6 @@ def test_a_score_that_is_no_number_counts_against_the_item(
 
 
 @BOTH
-@few
 @given(case=cases(), seed=st.integers(0, 99))
 def test_items_that_are_alike_tie_whatever_is_rounded(
     candidates: Candidates, case: tuple[Model, Prepared], seed: int

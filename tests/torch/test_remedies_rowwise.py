@@ -378,8 +378,6 @@ def one_rank() -> Iterator[None]:
 
 
 @settings(
-    max_examples=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -193,7 +193,7 @@ def studies(draw: st.DrawFn) -> tuple[list[Configuration], PlannedJob, dict[str,
     return shown, PlannedJob("a", by_id, job, Site(min_cpu_efficiency=0.7)), diagnoses
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(studies())
 def test_a_report_never_contradicts_itself(
     study: tuple[list[Configuration], PlannedJob, dict[str, Diagnosis]],

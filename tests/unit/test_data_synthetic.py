@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.ncf.data import synthetic
@@ -19,7 +19,6 @@ def silent(_: str) -> None:
     pass
 
 
-@settings(max_examples=40)
 @given(
     st.integers(1, 20),
     st.integers(1, 80),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf_analysis.usl import Law, OutOfReach, Refusal, fit_law, fit_simplest_law, relative_speed
@@ -168,7 +168,6 @@ def test_one_repeat_has_no_interval_and_more_noise_a_wider_one() -> None:
     assert widths[1] > 3 * widths[0]
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.floats(-0.3, 1.1),
     st.lists(st.lists(st.floats(0.8, 1.2), min_size=1, max_size=4), min_size=4, max_size=6),
