@@ -18,8 +18,9 @@ from hpcncf_analysis import remedy_effects
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.formatting import NONE
 from hpcncf_analysis.remedy_effects import Effect
-from hpcncf_analysis.report.build import write_report
-from hpcncf_analysis.report.sections.causes import UNMEASURED
+from hpcncf_analysis.report.build import gather_data
+from hpcncf_analysis.report.section import Paragraph
+from hpcncf_analysis.report.sections.causes import UNMEASURED, build_remedies
 
 NAIVE = {"training.loader": "per_sample"}
 BASE: dict[str, Any] = {
@@ -174,8 +175,8 @@ def test_a_baseline_without_a_complete_run_is_reported(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, baseline=BASE)
     others = [run for run in make_results.plan_of(paths).runs if not run.baseline]
     make_results.complete(paths, others)
-    write_report(collect(paths), paths)
-    assert UNMEASURED in (paths.report / "report.md").read_text()
+    section = build_remedies(gather_data(collect(paths), paths, {}))
+    assert UNMEASURED in [each.text for each in section.parts if isinstance(each, Paragraph)]
 
 
 def test_a_setting_without_effect_is_not_compared() -> None:

@@ -106,37 +106,6 @@ def test_the_page_needs_no_network_and_runs_its_own_script_only(whole: Written) 
     assert len(ids) == len(set(ids))
 
 
-def test_what_a_user_wrote_is_text_never_markup(tmp_path: Path) -> None:
-    paths = make_results.command_plan(tmp_path, ["echo", EVIL])
-    make_results.complete(paths)
-    html, markdown = reported(paths)
-    assert html.count("<script") == 1
-    assert "&lt;script&gt;" in html
-    outside = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
-    assert "<script" not in outside.replace("\\<script", "")
-    assert "## What to ask for next" in outside
-
-
-def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path, points=make_results.POINTS[:2], repeats=1)
-    plan = make_results.plan_of(paths)
-    make_results.complete(paths, plan.runs[1:])
-    make_results.leave(
-        paths,
-        plan.runs[0],
-        outcome="failed",
-        exit_code=1,
-        error={"type": "ValueError", "message": EVIL, "traceback": ""},
-    )
-    html, markdown = reported(paths, code=3)
-    assert html.count("<script") == 1
-    assert "&lt;script&gt;" in html
-    section = markdown.partition("## Runs that are not complete")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    assert plan.runs[0].id in lines[-1]
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-
-
 def test_equal_results_give_equal_reports(whole: Written) -> None:
     figures = {file: file.read_bytes() for file in (whole.paths.report / "figures").iterdir()}
     assert reported(whole.paths) == (whole.html, whole.markdown)
@@ -154,14 +123,29 @@ def test_no_complete_run_is_said_and_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_partial_job_shows_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    """And why a run failed, as text, never as markup; and cores that a run could not use."""
     paths = make_results.demo(tmp_path)
     plan = make_results.plan_of(paths)
-    make_results.complete(paths, plan.runs[:6])
-    html, _ = reported(paths, code=3)
-    assert "6 completed, 12 planned" in html
+    make_results.complete(paths, plan.runs[1:6])
+    error = {"type": "ValueError", "message": EVIL, "traceback": ""}
+    make_results.leave(paths, plan.runs[0], outcome="failed", exit_code=1, error=error)
+    for run in plan.runs[1:6]:
+        if run.resources.cpus_per_task == 2:
+            cores = make_results.rank_record(run, 0).cores.model_copy(update={"cpus": [0]})
+            make_results.leave(paths, run, cores=cores)
+    html, markdown = reported(paths, code=3)
+    assert "5 completed, 1 failed, 12 planned" in html
     assert "Not all runs are complete" in html
     assert html.count("<svg") == 8
     assert all(run.id in html for run in plan.runs)
+    assert html.count("<script") == 1
+    assert "&lt;script&gt;" in html
+    section = markdown.partition("## Runs that are not complete")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    assert plan.runs[0].id in section
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    for page in (html, markdown):
+        assert page.index("was allocated 2 and could use 1") < page.index("Speed, cores")
 
 
 def test_one_run_is_reported_with_what_it_left_idle(tmp_path: Path) -> None:
@@ -173,25 +157,21 @@ def test_one_run_is_reported_with_what_it_left_idle(tmp_path: Path) -> None:
     assert "no interval" in html
 
 
-def test_a_command_is_reported_without_training(tmp_path: Path) -> None:
-    paths = make_results.command_plan(tmp_path)
+def test_a_command_is_reported_without_training_and_its_words_are_no_markup(
+    tmp_path: Path,
+) -> None:
+    paths = make_results.command_plan(tmp_path, ["echo", EVIL])
     make_results.complete(paths)
-    html, _ = reported(paths)
+    html, markdown = reported(paths)
     assert "5 cores allocated, 5 usable, 1 used" in html
     assert "resources.cpus_per_task 5 → 1" in html
     assert "instances/s</th>" not in html
     assert html.count("<svg") == 1, "what its cores did"
-
-
-def test_cores_that_could_not_be_used_are_reported_before_the_table(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path, points=make_results.POINTS[:2], repeats=1)
-    make_results.complete(paths)
-    run = next(r for r in make_results.plan_of(paths).runs if r.resources.cpus_per_task == 2)
-    cores = make_results.rank_record(run, 0).cores.model_copy(update={"cpus": [0]})
-    make_results.leave(paths, run, cores=cores)
-    html, markdown = reported(paths)
-    for page in (html, markdown):
-        assert page.index("was allocated 2 and could use 1") < page.index("Speed, cores")
+    assert html.count("<script") == 1
+    assert "&lt;script&gt;" in html
+    outside = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    assert "<script" not in outside.replace("\\<script", "")
+    assert "## What to ask for next" in outside
 
 
 def test_a_heat_map_too_heavy_for_a_page_is_a_picture() -> None:
