@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_security import SECRET, holding
 
 from hpcncf.monitor.cgroup import usable_cpus
 
@@ -41,7 +42,12 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.skipif(len(usable_cpus()) < 2, reason="two ranks want a core each")
-def test_a_job_file_becomes_a_report(tmp_path: Path, tiny_data: Path) -> None:
+def test_a_job_file_becomes_a_report(
+    tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no secret of the environment is in anything that it leaves."""
+    for name in ("WANDB_API_KEY", "SLURM_JWT", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, SECRET)
     (tmp_path / "tiny.yaml").write_text(JOB.format(data=tiny_data))
 
     submitted = hpcncf(tmp_path, "submit", "tiny.yaml", "--cluster", "local", "--wait")
@@ -65,3 +71,5 @@ def test_a_job_file_becomes_a_report(tmp_path: Path, tiny_data: Path) -> None:
     assert "<svg" in page
     assert set(re.findall(r"https?://[^/]*", page)) == {"http://www.w3.org"}, "names, no addresses"
     assert (results / "report/report.md").read_text().startswith("# ")
+    assert list(results.rglob("rank-0.json"))
+    assert holding(results, SECRET) == []

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -277,20 +276,6 @@ def holding(folder: Path, secret: str) -> list[str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     return [str(path.relative_to(folder)) for path in files if secret in path.read_text("latin-1")]
-
-
-def test_a_secret_in_the_environment_is_nowhere_in_the_results(
-    job_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All that a local submission, its ranks and the report leave."""
-    for name in ("WANDB_API_KEY", "SLURM_JWT", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, SECRET)
-    path = job_file("")
-    hpcncf = [sys.executable, "-m", "hpcncf"]
-    for command in (["submit", path, "--cluster", "local", "--wait"], ["report", "results/tiny"]):
-        subprocess.run([*hpcncf, *command], cwd=path.parent, check=True, capture_output=True)
-    assert list((path.parent / "results").rglob("rank-0.json"))
-    assert holding(path.parent / "results", SECRET) == []
 
 
 def test_a_secret_in_the_environment_is_not_in_what_slurm_gets(
