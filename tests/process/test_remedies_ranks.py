@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,20 +55,32 @@ def trained(rank: int = 0, ranks: int = 1, order: str = "") -> dict[str, Tensor]
     return found
 
 
-def one_rank(rank: int, order: str, port: int, folder: str) -> None:
+ORDERS = ["rowwise first", "wrapper first", "own hook", "static graph"]
+
+
+def one_rank(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    torch.save(trained(rank, 2, order), f"{folder}/{rank}.pt")
+    torch.save({order: trained(rank, 2, order) for order in ORDERS}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("order", ["rowwise first", "wrapper first", "own hook", "static graph"])
-def test_two_ranks_end_where_one_process_does(order: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    """What each of two ranks has at the end, by order."""
+    folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(one_rank, (order, port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    mp.spawn(one_rank, (port, str(folder)), nprocs=2)  # type: ignore[no-untyped-call]
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_ranks_end_where_one_process_does(
+    ranks: list[dict[str, dict[str, Tensor]]], order: str
+) -> None:
+    first, second = (each[order] for each in ranks)
     for name, expected in trained().items():
         assert torch.equal(first[name], second[name])
         assert torch.allclose(first[name], expected, rtol=0, atol=1e-12)
