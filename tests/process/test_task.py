@@ -26,6 +26,20 @@ training: {{threads: 1, epochs: {epochs}, global_batch_size: 50}}
 resources: {{runs_per_task: 3}}
 grid: {{training.lr: {rates}}}
 """
+# Runs that need no torch.
+COMMANDS = """\
+name: several
+workload: {{command: [{python}, {folder}/program.py, "{{kind}}"]}}
+parameters: {{kind: ends}}
+resources: {{runs_per_task: 3}}
+grid: {{parameters.kind: [{kinds}]}}
+"""
+PROGRAM = """\
+import sys, time
+if sys.argv[1] == "fails":
+    sys.exit(3)
+time.sleep(60 if sys.argv[1] == "waits" else 0)
+"""
 WORK = """\
 import json, sys
 from hpcncf.worker import task
@@ -62,8 +76,17 @@ main([sys.argv[1]])
 
 def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Plan]:
     tiny(folder / "data")
+    return left_plan(folder, JOB.format(data=folder / "data", rates=rates, epochs=epochs))
+
+
+def commands(folder: Path, kinds: str) -> tuple[ResultPaths, Plan]:
+    (folder / "program.py").write_text(PROGRAM)
+    return left_plan(folder, COMMANDS.format(python=sys.executable, folder=folder, kinds=kinds))
+
+
+def left_plan(folder: Path, text: str) -> tuple[ResultPaths, Plan]:
     job = folder / "several.yaml"
-    job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
+    job.write_text(text)
     paths, made = ResultPaths(folder / "results"), build_plan(load_job(job), job)
     leave_plan(paths, load_job(job), made)
     return paths, made
@@ -87,26 +110,25 @@ def started(
     )
 
 
-def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
-    """Learning rate -> the records of its attempts."""
-    return {
-        run.varied["training.lr"]: [
+def left(paths: ResultPaths, made: Plan) -> list[list[RankRecord]]:
+    """The records of each run's attempts."""
+    return [
+        [
             read_record(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.rank_records()
         ]
         for run in made.runs
-    }
+    ]
 
 
 def test_a_run_that_fails_does_not_keep_the_next_from_being_run(tmp_path: Path) -> None:
-    paths, made = planned(tmp_path, "[1.0e30, 0.001]")
+    paths, made = commands(tmp_path, "fails, ends")
     process = started(paths, made)
-    assert process.wait(timeout=120) == 1
+    assert process.wait(timeout=120) == 3
     seen = left(paths, made)
-    assert [record.outcome for record in seen[1e30]] == ["failed"]
-    assert [record.outcome for record in seen[0.001]] == ["completed"]
-    assert len({record.pid for each in seen.values() for record in each} - {process.pid}) == 2
+    assert [[record.outcome for record in each] for each in seen] == [["failed"], ["completed"]]
+    assert len({record.pid for each in seen for record in each} - {process.pid}) == 2
 
 
 def test_asked_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
@@ -122,13 +144,13 @@ def test_asked_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
     assert within(120, trains)
     first.send_signal(signal.SIGUSR2)
     assert first.wait(timeout=120) == 128 + signal.SIGUSR2
-    (record,) = [record for each in left(paths, made).values() for record in each]
+    (record,) = [record for each in left(paths, made) for record in each]
     assert record.outcome == "stopped"
     assert record.error["message"].endswith("; put back into the queue, time 1 of 3")
     assert (tmp_path / "bin/calls").read_text() == "requeue 9\n"
     assert started(paths, made, restart=1).wait(timeout=120) == 0
     seen = left(paths, made)
-    outcomes = sorted([record.outcome for record in each] for each in seen.values())
+    outcomes = sorted([record.outcome for record in each] for each in seen)
     assert outcomes == [["completed"], ["stopped", "completed"]]
 
 
@@ -138,7 +160,7 @@ def trains(paths: ResultPaths, run: Run) -> bool:
 
 
 def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None:
-    paths, made = planned(tmp_path, "[0.001]", epochs=2000)
+    paths, made = commands(tmp_path, "waits")
     begin(paths, "slurm", [made.runs[0].id], again=False)
     process = started(paths, made, work=SEVERAL + WORK_SEVERAL)
     assert within(120, lambda: trains(paths, made.runs[0]))
@@ -149,7 +171,7 @@ def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None
 
 
 def test_a_task_with_nothing_left_to_do_is_not_put_back(tmp_path: Path) -> None:
-    paths, made = planned(tmp_path, "[0.001]")
+    paths, made = commands(tmp_path, "ends")
     process = started(paths, made, work=WARNED_LATE + WORK_SEVERAL)
     assert process.wait(timeout=120) == 0
     assert not (tmp_path / "bin/calls").exists()
@@ -162,5 +184,5 @@ def test_a_warning_that_comes_when_all_is_done_makes_no_failure_of_it(tmp_path: 
     for work in (WORK + warned, BY_HAND + warned):
         process = started(paths, made, work=work)
         assert process.wait(timeout=120) == 0
-    (records,) = left(paths, made).values()
+    (records,) = left(paths, made)
     assert [record.outcome for record in records] == ["completed"]
