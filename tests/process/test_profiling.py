@@ -51,7 +51,7 @@ def test_a_run_too_short_for_a_trace_says_so(tmp_path: Path) -> None:
 
 
 def spins_for_the_flame_graph() -> None:
-    until = time.process_time() + 4  # so that py-spy, too, had the time to begin
+    until = time.process_time() + 2  # so that py-spy, too, had the time to begin
     while time.process_time() < until:
         pass
 
@@ -79,7 +79,7 @@ def test_the_flame_graph_shows_c_functions_and_subprocesses(tmp_path: Path) -> N
     with profiling.profiled(asked, FIRST, AttemptPaths(tmp_path), seen.append):
         worker = multiprocessing.get_context("fork").Process(target=spins_in_a_worker)
         worker.start()
-        until = time.process_time() + 4
+        until = time.process_time() + 2
         while time.process_time() < until:
             zlib.compress(text.encode(), 9)
         worker.join()

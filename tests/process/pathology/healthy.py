@@ -48,7 +48,7 @@ CASES: Final = [
     Case(
         "healthy",
         "command",
-        Run("burn.py --seconds 6.5"),
+        Run("burn.py --seconds 5.5"),
         "one busy process on one core",
         7,
         short=True,

@@ -8,7 +8,7 @@ from pathology.case import Beside, Case, Job, Run
 
 # What a step of Slurm 22.05 hands on: two cores granted to the job, one left by srun without -c.
 GRANT: Final = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
-BUSY: Final = "burn.py --seconds 6.5"
+BUSY: Final = "burn.py --seconds 5.5"
 TWO_BUSY: Final = f"{BUSY} --processes 2"
 TWO_THREADS: Final = "products.py --seconds 8 --threads 2"
 
