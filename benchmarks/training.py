@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.datasets import prepare_frappe
+from hpcncf.ncf.data.datasets import prepare_frappe, prepare_ncf_files
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.base import EngineInputs, build_engine, with_transport
 from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.model import initial_model
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import steps_until_mean, syncs_after
 from hpcncf.ncf.trainer import Trainer
@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 FULL_SIZE: Final = Path(__file__).parent.parent / "data/yelp"
 SEEDS: Final = (0, 1, 2, 3, 4)
 WARMUP_STEPS: Final = 20
+FORUM_MODEL: Final = Model(init="torch")
 ENGINES: Final[dict[str, dict[str, Any]]] = {
     "reference": {},
     "rowwise": {"engine": "rowwise"},
@@ -50,6 +51,16 @@ def real_frappe(folder: Path) -> Prepared | None:
     if not source:
         return None
     prepare_frappe(folder, Path(source))
+    return load_prepared(folder)
+
+
+def real_movielens(folder: Path) -> Prepared | None:
+    """MovieLens-1M in the files of the NCF paper's code, which are in the folder that HPCNCF_DATA
+    names; None: they are not."""
+    source = Path(os.environ.get("HPCNCF_DATA", ""), "ml-1m.train.rating")
+    if not os.environ.get("HPCNCF_DATA") or not source.exists():
+        return None
+    prepare_ncf_files(folder, source.parent)
     return load_prepared(folder)
 
 
@@ -91,7 +102,7 @@ def trainer(
     training: dict[str, Any],
     on_epoch: Callable[[Epoch], None] = lambda _: None,
     place: Place | None = None,
-    init: Literal["torch", "paper"] = "torch",
+    model: Model = FORUM_MODEL,
 ) -> Trainer:
     """Of a rank of a run that leaves nothing behind; on one thread, unless `training` says
     otherwise."""
@@ -105,7 +116,7 @@ def trainer(
         resources=Resources(tasks_per_node=place.world_size, cpus_per_task=settings["threads"]),
         data=Data(path=str(folder)),
         data_key=data.manifest.key,
-        model=Model(init=init),
+        model=model,
         training=Training.model_validate(settings),
     )
     return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, on_epoch)
@@ -121,7 +132,7 @@ class Stepper:
         batch = self.training.batch_over_ranks(ranks)
         self.schedule = Schedule(data.manifest.train_rows, batch, self.place.rank, ranks)
         self.clock = StepClock(0, self.schedule.steps)
-        start = model.initial_model(data.manifest, Model(), self.training.seed)
+        start = initial_model(data.manifest, Model(), self.training.seed)
         assert self.training.threads != "auto"
         inputs = EngineInputs(data, Model(), self.schedule, self.training.threads)
         device = torch.device("cpu")
