@@ -585,3 +585,13 @@ def test_the_text_fits_a_terminal() -> None:
     text = text_of(seen, diagnose_evidence(seen))
     assert max(map(len, text)) <= 80
     assert len(text) <= 25
+
+
+@pytest.mark.parametrize(("threads", "advised"), [(2, True), (1, False)])
+def test_threads_that_neighbours_hold_up_are_better_fewer(threads: int, advised: bool) -> None:
+    rank = profile(STEP, torch_threads=threads, runqueue_s=20.0)
+    held = {"others_cores": 1.2, "runqueue_s": 120.0, "runnable": 2.0, "elapsed_s": 100.0}
+    found = diagnose_evidence(command(program=(rank,), cores=CoreCounts(2.0, 2.0, 0.8), **held))
+    assert found.primary is not None
+    assert found.primary.cause == "neighbour_load"
+    assert ("--with threads=1" in found.primary.remedy) is advised

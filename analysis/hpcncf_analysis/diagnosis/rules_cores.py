@@ -239,8 +239,20 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
         min(share, 1.0),
         "cores",
         tuple(lines),
-        "Measure again on cores of your own: exclusive: true, or when the machine is quiet.",
+        "Measure again on cores of your own: exclusive: true, or when the machine is quiet."
+        + (_fewer_threads(evidence, usable - lost) if lost else ""),
     )
+
+
+def _fewer_threads(evidence: Evidence, free: float) -> str:
+    """Threads of torch that share an operation wait for each other: a neighbour on the core of one
+    holds up all. Two programs of short operations took a sixth of the time with one thread."""
+    ranks = [each for each in evidence.program if not each.is_worker and each.steps]
+    threads = max((each.torch_threads or 0 for each in ranks), default=0)
+    if threads < 2 or threads * len(ranks) <= free + thresholds.CONFINED_CORES:
+        return ""
+    fewer = max(1, int(free / len(ranks)))
+    return f" Beside others it may be faster with fewer threads: hpcncf run --with threads={fewer}."
 
 
 def serial_step(evidence: Evidence) -> Finding | None:
