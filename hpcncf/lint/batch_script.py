@@ -22,6 +22,7 @@ RULES: Final = {
     "checkpoint-each-step": "`torch.save` in every step writes the whole model each time",
     "dense-embedding": "Adam updates all rows of a large nn.Embedding in every step",
     "data-parallel": "nn.DataParallel drives all GPUs from one process",
+    "anomaly-detection": "a search for errors was left on and slows every step",
     "layer-size": "sizes that are no multiple of 8 slow tensor cores in mixed precision",
     "too-many-workers": "DataLoader workers and their rank are more processes than cores",
     "fixed-port": "tasks of an array on one node share a fixed MASTER_PORT",

@@ -413,7 +413,7 @@ def _number(value: ast.AST | None, numbers: dict[str, int]) -> int | None:
 
 
 def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
-    """Complaints about layers: tables, sizes, DataParallel."""
+    """Complaints about layers, as tables, sizes, DataParallel, and about how they are run."""
     calls = list(_calls(tree))
     called = {_called_name(call) for call in calls}
     on_tensor_cores = bool(called & HALVES) and any(map(_is_about_gpus, ast.walk(tree)))
@@ -429,6 +429,15 @@ def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
                 "drives all GPUs from one process, which copies the model to each of them in every "
                 "step; on CPUs it adds nothing. Use DistributedDataParallel with one process per "
                 "GPU, started by torchrun",
+            )
+        off = any(isinstance(each, ast.Constant) and not each.value for each in call.args)
+        if name in ("detect_anomaly", "set_detect_anomaly") and not off:
+            yield Complaint(
+                call.lineno,
+                "anomaly-detection",
+                "keeps a traceback of each forward operation and checks each gradient for NaN: "
+                "small steps take a multiple of their time. Use it to find an error, then train "
+                "without",
             )
         rows = _number(given.get("num_embeddings"), numbers)
         sparse = given.get("sparse")

@@ -356,10 +356,16 @@ def test_the_lines_of_a_forums_program_are_found() -> None:
         "torch.set_num_threads(int(os.environ['SLURM_CPUS_PER_TASK']))",
         "os.environ['OMP_NUM_THREADS'] = '2'",
         "DistributedDataParallel(model)",
+        "torch.autograd.set_detect_anomaly(False)",
     ],
 )
 def test_sizes_and_threads_that_are_unknown_or_small_are_clean(line: str) -> None:
     assert rules(f"{line}\ntorch.optim.Adam(model.parameters())", cores=2) == []
+
+
+@pytest.mark.parametrize("call", ["set_detect_anomaly(True)", "detect_anomaly()"])
+def test_a_search_for_errors_that_was_left_on(call: str) -> None:
+    assert rules(f"import torch\ntorch.autograd.{call}\n") == [(2, "anomaly-detection")]
 
 
 @pytest.mark.parametrize(
