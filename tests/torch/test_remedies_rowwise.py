@@ -378,6 +378,7 @@ def one_rank() -> Iterator[None]:
 
 
 @settings(
+    max_examples=max(40, settings.default.max_examples),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
