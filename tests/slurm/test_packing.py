@@ -15,7 +15,7 @@ name: tiny
 data: {{path: {data}}}
 site: site.yaml
 resources: {{mem_gb: 1, timeout_min: 15, runs_per_node: 2}}
-training: {{epochs: 30, global_batch_size: 8}}
+training: {{epochs: 90, global_batch_size: 8}}
 grid: {{training.lr: [0.001, 0.002]}}
 """
 
