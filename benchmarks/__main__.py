@@ -42,7 +42,7 @@ BENCHMARKS: Final = {
     "engines": Benchmark("The ladder of engines and optimizers", 130),
     "ranks": Benchmark("Ranks", 60),
     "quality": Benchmark("Quality", 80),
-    "time_to_quality": Benchmark("Time to quality", 120),
+    "time_to_quality": Benchmark("Time to quality", 170),
     "remedies": Benchmark("What each remedy did", 945),
     "rowwise": Benchmark("Exact rows in a program of one's own", 560),
     "predict": Benchmark("Predictions of runs that no law has seen", 200),
