@@ -430,8 +430,9 @@ def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
                 "step; on CPUs it adds nothing. Use DistributedDataParallel with one process per "
                 "GPU, started by torchrun",
             )
-        off = any(isinstance(each, ast.Constant) and not each.value for each in call.args)
-        if name in ("detect_anomaly", "set_detect_anomaly") and not off:
+        if name in ("detect_anomaly", "set_detect_anomaly") and not any(
+            isinstance(each, ast.Constant) and not each.value for each in call.args
+        ):
             yield Complaint(
                 call.lineno,
                 "anomaly-detection",

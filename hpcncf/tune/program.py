@@ -393,7 +393,7 @@ def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
 def _without_one(tried: Tried, base: Setup, best: Remedies) -> list[Remedies]:
     """Of each but the one that helps most by itself: another may have left it nothing to do."""
     values = best.model_dump(exclude_defaults=True)
-    persistent = values.pop("persistent_workers", False)
+    values.pop("persistent_workers", None)  # comes and goes with the workers
     alone = {
         name: tried.step_s(Setup(base.cores, Remedies.model_validate({name: value})))
         for name, value in values.items()
@@ -401,8 +401,7 @@ def _without_one(tried: Tried, base: Setup, best: Remedies) -> list[Remedies]:
     found = []
     for name in sorted(values, key=lambda name: alone[name])[1:]:
         kept = {other: value for other, value in values.items() if other != name}
-        kept["persistent_workers"] = persistent and "workers" in kept
-        found.append(Remedies.model_validate(kept))
+        found.append(_joined(UNCHANGED, Remedies.model_validate(kept)))
     return found
 
 

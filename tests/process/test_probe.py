@@ -235,7 +235,8 @@ for _ in range(1000):
     python(code, tmp_path)
     (seen,), _ = read_profiles(tmp_path / "seen")
     assert {Path(each.file).name for each in seen.lines} == {"script.py"}
-    assert seen.phases["loop"].seconds < seen.phases["optimizer"].seconds
+    loop_s = seen.phases["loop"].seconds if "loop" in seen.phases else 0.0  # no sample fell in it
+    assert loop_s < seen.phases["optimizer"].seconds
 
 
 def test_only_the_programs_own_no_grad_is_an_evaluation(tmp_path: Path) -> None:

@@ -205,16 +205,15 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
     spinning = program.spinning if first and first.cause == "python_input" else 0.0
     need = max(1, math.ceil(cores.used - spinning - 0.3))
     need = min(need, math.ceil(cores.allocated))
-    label = f"Ask for   {pluralize(need, 'core')} as it is now"
-    text = f"(allocated {format_cores(cores.allocated)}, used {format_cores(cores.used)}"
+    text = f"{pluralize(need, 'core')} as it is now (allocated "
+    text += f"{format_cores(cores.allocated)}, used {format_cores(cores.used)}"
     if spinning > 0.3:
         text += (
             f", {format_cores(spinning)} of it by threads of torch that spin while samples are "
             "made: OMP_WAIT_POLICY=passive"
         )
-    return _wrap(f"{label} {text})", "")
+    return _wrap(f"{text})", "Ask for   ")
 
 
 def _wrap(text: str, label: str) -> list[str]:
-    indent = " " * (len(label) or len("Cause 1   "))
-    return textwrap.wrap(text, WIDTH, initial_indent=label, subsequent_indent=indent)
+    return textwrap.wrap(text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label))

@@ -158,19 +158,27 @@ class Clock:
             self.step += 1
             self.turns += 1
             return
-        stepped = self.stepped
-        if not stepped or optimizer in stepped:
+        stepped, number = self.stepped, optimizer_number(optimizer)
+        if not stepped or number in stepped:
             self.turns += 1
             if len(stepped) != 1:
                 stepped.clear()
-                stepped.add(optimizer)
+                stepped.add(number)
         else:
-            stepped.add(optimizer)
+            stepped.add(number)
         self.end_step()
 
     def steps(self):
         """Turns of the optimizers; backward passes where there is no optimizer."""
         return self.turns if self.optimizes else self.backwards
+
+
+def optimizer_number(optimizer):
+    """By its first parameter: a program may make an optimizer anew for each step."""
+    try:
+        return id(optimizer.param_groups[0]["params"][0])
+    except (AttributeError, LookupError, TypeError):
+        return id(optimizer)
 
 
 class Clocks(dict):

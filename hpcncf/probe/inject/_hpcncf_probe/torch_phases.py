@@ -10,7 +10,7 @@ import sys
 from _thread import get_ident
 
 from _hpcncf_probe import cuda_events, tables
-from _hpcncf_probe.phases import CLOCKS, NAME, Clock, hide_frames
+from _hpcncf_probe.phases import CLOCKS, NAME, Clock, hide_frames, optimizer_number
 
 LOADERS = []
 NO_GRAD = []
@@ -166,7 +166,7 @@ def _observe_optimizers(module, compiling):
             if not closure:
                 return None
             clock.time_on()
-        number = _number(optimizer)
+        number = optimizer_number(optimizer)
         steps = clock.optimizers.get(number)
         if steps is None:
             steps = clock.optimizers[number] = [0, None]
@@ -183,15 +183,14 @@ def _observe_optimizers(module, compiling):
         if TRACED and compiling():
             return
         clock = CLOCKS[get_ident()]
-        number = _number(optimizer)
         if clock.timed:
-            steps = clock.optimizers.get(number)
+            steps = clock.optimizers.get(optimizer_number(optimizer))
             if steps is None or steps[DEPTH] is None:
                 return
             clock.pop(steps[DEPTH])
             steps[MADE] += 1
             steps[DEPTH] = None
-        clock.end_optimizer_step(number)
+        clock.end_optimizer_step(optimizer)
         if has_gpu and clock.step % cuda_events.EVERY < 2:
             clock.turn()
             cuda_events.end_step(clock, TORCH["torch"])
@@ -202,14 +201,6 @@ def _observe_optimizers(module, compiling):
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
-
-
-def _number(optimizer):
-    """By its first parameter: a program may make an optimizer anew for each step."""
-    try:
-        return id(optimizer.param_groups[0]["params"][0])
-    except (AttributeError, LookupError, TypeError):
-        return id(optimizer)
 
 
 def _time_closure(clock, args, kwargs):
