@@ -37,7 +37,7 @@ USUAL: Final = {
     "training.engine": "reference",
 }
 LIMIT_S: Final = 600.0
-EPOCHS: Final = 3
+EPOCHS: Final = 5
 
 
 def hr10(folder: Path, run: Mapping[str, Any]) -> float:
