@@ -47,10 +47,10 @@ $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/engines/nat
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/engines/native/src \
 		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
-bench: $(DEV_READY)  ## Measure docs/results.md (43 minutes on two quiet cores; HPCNCF_DATA as for test, and ml-1m.* in NCF's format)
+bench: $(DEV_READY)  ## Measure docs/results.md (45 minutes on two quiet cores; HPCNCF_DATA as for test, and ml-1m.* in NCF's format)
 	$(BIN)/python -m benchmarks --write
 
-bench-all: $(DEV_READY)  ## The same, and the diagnosis of made and of public programs, RecBole and cornac (74 minutes)
+bench-all: $(DEV_READY)  ## The same, and the diagnosis of made and of public programs, RecBole and cornac (77 minutes)
 	$(BIN)/python -m benchmarks --all --write
 
 bench-gpu: $(DEV_READY)  ## Measure one GPU, into docs/results.md (HPCNCF_DATA as for test)

@@ -38,7 +38,7 @@ class Benchmark:
 
 
 BENCHMARKS: Final = {
-    "demo": Benchmark("The demo", 90),
+    "demo": Benchmark("The demo", 240),
     "engines": Benchmark("The ladder of engines and optimizers", 130),
     "ranks": Benchmark("Ranks", 60),
     "quality": Benchmark("Quality", 80),
