@@ -365,6 +365,7 @@ FIGURES: Final = (
     "hr10",
     "ndcg10",
     "hr10_unseen",
+    "hr10_at_end",
     "baseline_hr10",
     "baseline_ndcg10",
     *(f"{phase}_share" for phase in PHASES_TRAINED),

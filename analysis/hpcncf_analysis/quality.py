@@ -16,6 +16,38 @@ QUALITY_SLACK: Final = 0.02
 # A reported figure that differs by no more than this share of the better one is equal.
 REPORTED_SLACK: Final = 0.05
 STANDARD_ERRORS: Final = 2
+SCORES: Final = ("hr10", "ndcg10", "hr10_unseen", "loss")
+
+
+def at_equal_epochs(
+    runs: Sequence[Mapping[str, Any]], epochs: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The runs, with the scores of those that trained longer than another on the same task as they
+    were after as many epochs: `scored_epochs`; `hr10_at_end` is what it came to.
+
+    Unchanged where a run of the task was not evaluated after that epoch.
+    """
+    tasks: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in runs:
+        if row["hr10"] is not None and row.get("epochs") and not row.get("max_steps"):
+            key = (row.get("evaluation"), row.get("data_key"), row.get("instances_per_epoch"))
+            tasks.setdefault(key, []).append(row)
+    courses = {(each["run_id"], each["epoch"]): each for each in epochs}
+    scored = {}
+    for rows in tasks.values():
+        fewest = min(row["epochs"] for row in rows)
+        then = [courses.get((row["run_id"], fewest - 1), {}) for row in rows]
+        if len({row["epochs"] for row in rows}) == 1 or any(
+            each.get("hr10") is None for each in then
+        ):
+            continue
+        for row, course in zip(rows, then, strict=True):
+            scored[row["run_id"]] = {
+                "scored_epochs": fewest,
+                "hr10_at_end": row["hr10"],
+                **{name: course.get(name) for name in SCORES},
+            }
+    return [{**row, **scored.get(row["run_id"], {})} for row in runs]
 
 
 def configurations_of_sound_quality(configurations: Sequence[Configuration]) -> list[Configuration]:
@@ -42,7 +74,8 @@ def evaluation_task(one: Configuration) -> tuple[Any, ...]:
     row = one.rows[0]
     if one.is_command:
         return ("command", one.command, quality_metric(one))
-    return row.get("evaluation"), row.get("data_key"), instances_seen(row)
+    scored = _instances(row, row.get("scored_epochs") or row.get("epochs"))
+    return row.get("evaluation"), row.get("data_key"), scored
 
 
 def instances_seen(row: Mapping[str, Any]) -> int | None:
@@ -50,7 +83,11 @@ def instances_seen(row: Mapping[str, Any]) -> int | None:
 
     A run that `max_steps` cut short saw a batch, with its negatives, in each step.
     """
-    whole, epochs = row.get("instances_per_epoch"), row.get("epochs")
+    return _instances(row, row.get("epochs"))
+
+
+def _instances(row: Mapping[str, Any], epochs: int | None) -> int | None:
+    whole = row.get("instances_per_epoch")
     seen = None if not whole or not epochs else int(whole * epochs)
     steps, batch = row.get("max_steps"), row.get("batch")
     if not steps or not batch:

@@ -24,6 +24,7 @@ from hpcncf_analysis.advice.judge import (
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.prices import Prices
+from hpcncf_analysis.quality import at_equal_epochs
 
 COMMAND = {"workload": "command", "seconds_per_epoch": None}
 
@@ -173,6 +174,28 @@ def test_a_commands_loss_is_quality_with_a_direction(
     plain = {**COMMAND, "elapsed_s": 40.0, "hr10": None, "quality": f"loss:{better}"}
     found = table(configuration("a", **plain, loss=10.0), configuration("b", **plain, loss=100.0))
     assert {each.label: each.standing for each in found.rows} == standings
+
+
+@pytest.mark.parametrize(("then", "judged"), [(0.79, "judged"), (0.5, "worse model")])
+def test_models_are_compared_after_as_many_epochs(then: float, judged: str) -> None:
+    """Both had the data three times; what twenty epochs came to is said, and decides nothing."""
+    short = row(run_id="a", instances_per_epoch=1000.0, hr10=0.8)
+    long = row(run_id="b", instances_per_epoch=1000.0, hr10=0.9, epochs=20)
+    courses = [
+        {"run_id": run_id, "epoch": number, "hr10": hr10, "loss": 0.1}
+        for run_id, number, hr10 in [("a", 2, 0.8), ("b", 2, then), ("b", 19, 0.9)]
+    ]
+    a, b = at_equal_epochs([short, long], courses)
+    assert (b["hr10"], b["hr10_at_end"], b["scored_epochs"]) == (then, 0.9, 3)
+    found = table(configuration("a", [a]), configuration("b", [b]))
+    assert {each.label: each.standing for each in found.rows} == {"a": "judged", "b": judged}
+
+
+def test_scores_stay_where_epochs_are_the_same_or_were_not_evaluated() -> None:
+    runs = [row(run_id=name, instances_per_epoch=1000.0) for name in "ab"]
+    assert at_equal_epochs(runs, []) == runs
+    longer = [runs[0], {**runs[1], "epochs": 20}]
+    assert at_equal_epochs(longer, [{"run_id": "a", "epoch": 2, "hr10": 0.8}]) == longer
 
 
 def test_a_setting_without_effect_is_not_compared() -> None:

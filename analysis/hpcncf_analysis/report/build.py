@@ -25,6 +25,7 @@ from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.diagnose import diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import score
+from hpcncf_analysis.quality import at_equal_epochs
 from hpcncf_analysis.report import html as rendering
 from hpcncf_analysis.report.section import (
     FigureRow,
@@ -135,7 +136,7 @@ def gather_data(
     quality: float | None = None,
 ) -> ReportData:
     """What the analysis finds in the tables; the job files are written."""
-    shown = group_configurations(found.runs)
+    shown = group_configurations(at_equal_epochs(found.runs, found.epochs))
     frame = found.frames()["runs"]
     counted = [row["run_id"] for row in completed_runs(found.runs)]
     alerts: list[str] = []

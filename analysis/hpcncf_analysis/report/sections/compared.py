@@ -124,6 +124,13 @@ def main_notes(shown: Sequence[Configuration]) -> list[str]:
         notes.append(
             f"No peak where a run was shorter than its window, {format_duration(longest)}."
         )
+    scored = {one.rows[0].get("scored_epochs") for one in shown} - {None}
+    if scored:
+        after = " or ".join(pluralize(number, "epoch") for number in sorted(scored))
+        notes.append(
+            f"HR@10 and NDCG@10 are compared after {after}, which all have; “Quality” has those at "
+            "the end."
+        )
     if any(one.rows[0].get("epoch_extrapolated") for one in shown):
         notes.append("≈: an epoch extrapolated from the speed, for max_steps cut all short.")
     if len(shown) > MAX_LABELLED:

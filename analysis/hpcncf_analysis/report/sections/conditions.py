@@ -133,9 +133,9 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     ),
     (
         "HR@10, NDCG@10",
-        "After the last epoch, leave-one-out: is the held-out item among the first 10 of itself "
-        "and the sampled negatives (evaluation: full, of all items), and how far up (He et al. "
-        "2017).",
+        "After the last epoch, or where runs differ in epochs after the fewest; leave-one-out: is "
+        "the held-out item among the first 10 of itself and the sampled negatives (evaluation: "
+        "full, of all items), and how far up (He et al. 2017).",
     ),
     ("HR@10 unseen", "The same over test pairs that do not occur in training."),
     (

@@ -43,12 +43,16 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
     judged = [one for one in shown if one.median("hr10") is not None]
     if not judged:
         return None
-    names = ("hr10", "ndcg10", "hr10_unseen", "loss")
-    rows = [[one.label, *(format_score(one.median(name)) for name in names)] for one in judged]
+    heads = {"HR@10": "hr10", "NDCG@10": "ndcg10", "HR@10 unseen": "hr10_unseen", "loss": "loss"}
+    if any(one.median("hr10_at_end") is not None for one in judged):
+        heads["HR@10 at the end"] = "hr10_at_end"
+    rows = [
+        [one.label, *(format_score(one.median(name)) for name in heads.values())] for one in judged
+    ]
     for one in [one for one in judged if one.median("baseline_hr10") is not None][:1]:
         counts = (format_score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
-        rows.append(["count table (no training)", *counts, NONE, NONE])
-    return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
+        rows.append(["count table (no training)", *counts, *([NONE] * (len(heads) - 2))])
+    return Table(["configuration", *heads], rows)
 
 
 def quality_note(runs: Sequence[Row]) -> str | None:
