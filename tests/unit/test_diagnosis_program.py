@@ -574,6 +574,15 @@ def test_cores_whose_threads_only_spin_are_not_asked_for() -> None:
     assert "Ask for   2 cores" in "\n".join(text_of(busy, diagnose_evidence(busy)))
 
 
+def test_threads_of_a_library_in_a_program_without_steps_are_named() -> None:
+    """Nobody sees from outside whether BLAS computes or waits on the second core."""
+    for cpu_s, named in ((190.0, True), (115.0, False)):
+        used = CoreCounts(2.0, 2.0, cpu_s / 100)
+        seen = command(program=(profile({"loop": 100.0}, steps=0, cpu_s=cpu_s),), cores=used)
+        text = " ".join(" ".join(text_of(seen, diagnose_evidence(seen))).split())
+        assert ("0.9 of it by threads of a library" in text) == named
+
+
 def test_the_text_fits_a_terminal() -> None:
     rank = profile(
         INPUT,

@@ -19,6 +19,7 @@ LEAST: Final = 0.015
 MOST_CAUSES: Final = 3
 # A cause that is nearly all of the time cannot go altogether: then no figure is printed.
 MOST_GAIN: Final = 15.0
+SOME_CORES: Final = 0.3
 LINES_OF: Final = ("input", "loop", "evaluation")
 MEANINGS: Final = {
     "input": "waiting for batches",
@@ -207,10 +208,15 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
     need = min(need, math.ceil(cores.allocated))
     text = f"{pluralize(need, 'core')} as it is now (allocated "
     text += f"{format_cores(cores.allocated)}, used {format_cores(cores.used)}"
-    if spinning > 0.3:
+    if spinning > SOME_CORES:
         text += (
             f", {format_cores(spinning)} of it by threads of torch that spin while samples are "
             "made: OMP_WAIT_POLICY=passive"
+        )
+    elif not program.steps and (library := program.library_cores) > SOME_CORES:
+        text += (
+            f", {format_cores(library)} of it by threads of a library such as BLAS, which may only "
+            "wait there: compare with hpcncf run --with threads=1"
         )
     return _wrap(f"{text})", "Ask for   ")
 

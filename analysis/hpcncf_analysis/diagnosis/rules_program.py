@@ -121,13 +121,17 @@ class Program:
         they used beyond the other phases."""
         cores = 0.0
         for rank in self.ranks:
-            if rank.main_cpu_s is None or rank.torch_threads is None or rank.seconds <= 0:
+            if rank.torch_threads is None or rank.seconds <= 0:
                 continue
-            python_s = rank.main_cpu_s + rank.sampler_cpu_s + sum(x.cpu_s for x in rank.threads)
             computes_s = rank.seconds - _seconds(rank.phases.get("input"))
-            spun_s = rank.cpu_s - python_s - (rank.torch_threads - 1) * computes_s
+            spun_s = _library_cpu_s(rank) - (rank.torch_threads - 1) * computes_s
             cores += max(0.0, spun_s) / rank.seconds
         return cores
+
+    @property
+    def library_cores(self) -> float:
+        """Cores of the threads that a library (BLAS) has beside the Python ones."""
+        return sum(_library_cpu_s(each) / each.seconds for each in self.ranks if each.seconds > 0)
 
     @property
     def several(self) -> bool:
@@ -166,6 +170,14 @@ def shares_of(profile: ProgramProfile) -> dict[str, float]:
 def _is_brief(seconds: float, profile: ProgramProfile) -> bool:
     """Whether making one sample takes too short to separate its lines by samples."""
     return seconds < BRIEF_S * (profile.samples or 0)
+
+
+def _library_cpu_s(rank: ProgramProfile) -> float:
+    """CPU seconds of threads that no Python code runs in; 0 where they are not known."""
+    if rank.main_cpu_s is None:
+        return 0.0
+    python_s = rank.main_cpu_s + rank.sampler_cpu_s + sum(each.cpu_s for each in rank.threads)
+    return max(0.0, rank.cpu_s - python_s)
 
 
 def _seconds(part: ProgramPhase | None) -> float:
