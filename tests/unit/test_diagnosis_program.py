@@ -574,13 +574,19 @@ def test_cores_whose_threads_only_spin_are_not_asked_for() -> None:
     assert "Ask for   2 cores" in "\n".join(text_of(busy, diagnose_evidence(busy)))
 
 
-def test_threads_of_a_library_in_a_program_without_steps_are_named() -> None:
-    """Nobody sees from outside whether BLAS computes or waits on the second core."""
-    for cpu_s, named in ((190.0, True), (115.0, False)):
-        used = CoreCounts(2.0, 2.0, cpu_s / 100)
-        seen = command(program=(profile({"loop": 100.0}, steps=0, cpu_s=cpu_s),), cores=used)
-        text = " ".join(" ".join(text_of(seen, diagnose_evidence(seen))).split())
-        assert ("0.9 of it by threads of a library" in text) == named
+@pytest.mark.parametrize(("lock_free", "cores"), [(0.9, 2), (0.1, 1)])
+def test_a_busy_program_without_steps_interprets_or_computes(lock_free: float, cores: int) -> None:
+    """Threads of BLAS use both cores either way."""
+    rank = profile({"loop": 100.0}, steps=0, cpu_s=190.0, lock_free=lock_free)
+    seen = command(program=(rank,), cores=CoreCounts(2.0, 2.0, 1.9))
+    found = diagnose_evidence(seen)
+    named = [each.cause for each in found.findings]
+    assert named == (["loop_code"] if lock_free < 0.25 else [])
+    text = " ".join(" ".join(text_of(seen, found)).split())
+    assert f"Ask for {cores} core" in text
+    assert "0.9 of it by threads of a library" in text
+    few = command(program=(profile({"loop": 100.0}, steps=0, cpu_s=115.0),))
+    assert "of a library" not in " ".join(text_of(few, diagnose_evidence(few)))
 
 
 def test_the_text_fits_a_terminal() -> None:

@@ -202,9 +202,10 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
     cores = program.evidence.cores
     if cores.used is None or cores.allocated is None or diagnosis.verdict == "unknown":
         return []
-    first = diagnosis.primary
+    first, library = diagnosis.primary, 0.0 if program.steps else program.library_cores
     spinning = program.spinning if first and first.cause == "python_input" else 0.0
-    need = max(1, math.ceil(cores.used - spinning - 0.3))
+    idle = library if program.interprets else spinning
+    need = max(1, math.ceil(cores.used - idle - 0.3))
     need = min(need, math.ceil(cores.allocated))
     text = f"{pluralize(need, 'core')} as it is now (allocated "
     text += f"{format_cores(cores.allocated)}, used {format_cores(cores.used)}"
@@ -213,10 +214,10 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
             f", {format_cores(spinning)} of it by threads of torch that spin while samples are "
             "made: OMP_WAIT_POLICY=passive"
         )
-    elif not program.steps and (library := program.library_cores) > SOME_CORES:
+    elif library > SOME_CORES:
         text += (
             f", {format_cores(library)} of it by threads of a library such as BLAS, which may only "
-            "wait there: compare with hpcncf run --with threads=1"
+            "wait: compare with hpcncf run --with threads=1"
         )
     return _wrap(f"{text})", "Ask for   ")
 

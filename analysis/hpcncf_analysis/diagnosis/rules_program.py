@@ -58,6 +58,7 @@ SERIAL: Final = 0.45
 # by more.
 LIMITED: Final = 0.75
 LONG_STEP_S: Final = 0.01
+INTERPRETS: Final = 0.25
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
@@ -132,6 +133,13 @@ class Program:
     def library_cores(self) -> float:
         """Cores of the threads that a library (BLAS) has beside the Python ones."""
         return sum(_library_cpu_s(each) / each.seconds for each in self.ranks if each.seconds > 0)
+
+    @property
+    def interprets(self) -> bool:
+        """Whether a program without steps goes from one short operation to the next: its own thread
+        hardly computes without the interpreter's lock, so threads of a library only wait."""
+        free = self.longest.lock_free
+        return free is not None and free < INTERPRETS
 
     @property
     def several(self) -> bool:
@@ -725,7 +733,8 @@ def _written(program: Program) -> list[SourceLine]:
 def _loop(program: Program) -> Finding | None:
     """The program's own code between the phases, by what it does there."""
     usable = program.evidence.cores.usable or 0.0
-    if not program.steps and program.wanted >= thresholds.BUSY * usable:
+    busy = program.wanted >= thresholds.BUSY * usable
+    if not program.steps and busy and not program.interprets:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
     # What one rank spends there beyond the others is a straggler's.
@@ -779,6 +788,9 @@ def _own_code(program: Program, share: float) -> Finding:
     if cores.used is not None and cores.usable is not None:
         used, usable = format_cores(cores.used), format_cores(cores.usable)
         facts.append(f"{used} of {usable} usable cores in use")
+    if program.interprets:
+        free = format_percent(program.longest.lock_free)
+        facts.append(f"it computes without the interpreter's lock for {free} of its time")
     return Finding(
         "loop_code",
         share,

@@ -26,6 +26,8 @@ LONGEST_GAP_S = 1.0
 # would fall where C code happens to let go of it. With much less, two threads that share one core
 # take it from each other all the time. Set only while no other thread is affected.
 ASK_FOR_LOCK_AFTER_S = 2e-5
+# Of samples of a program without steps, those that look for the lock.
+LOCK_EVERY = 4
 THREADS_EVERY_S = 1.0
 THREADS_FIRST_S = 0.25
 IDLE_SHARE = 0.05
@@ -86,6 +88,9 @@ class Observer:
         self.seen_at = self.began
         self.threads_at = self.began
         self.record_at = self.began + FIRST_RECORD_S
+        # Looks at the training thread before its first step, those at which it computed without the
+        # interpreter's lock.
+        self.lock_seen = [0, 0]
         self.others_idle = False
         self.sampler_cpu = 0.0
         self.sampler_may_s = SAMPLER_AT_ONCE_S
@@ -166,6 +171,8 @@ class Observer:
         return False
 
     def _sample(self, phase, stopped):
+        if self.start_up is None and self.samples % LOCK_EVERY == 0:
+            self._see_lock()
         began = time.thread_time()
         now = time.perf_counter()
         gap = min(now - self.seen_at, LONGEST_GAP_S)
@@ -207,6 +214,14 @@ class Observer:
             mean = self.sampler_cpu / self.samples
             self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
         return alone
+
+    def _see_lock(self):
+        """Whether the training thread computes, while this one holds the interpreter's lock: then
+        it is in C code that has let go of it, and not between two bytecodes."""
+        state = thread_state(self.numbers.get(self.thread, self.first_thread[1]))
+        if state is not None:
+            self.lock_seen[0] += 1
+            self.lock_seen[1] += state == b"R"
 
     def _untimed_phase(self, stopped, gap):
         clock = CLOCKS[self.thread]
@@ -335,6 +350,7 @@ class Observer:
             "long_steps": dict(self.long_steps),
             "loaders": [each.record() for each in torch_phases.LOADERS],
             "no_grad": [each.record() for each in torch_phases.NO_GRAD],
+            "lock_seen": self.lock_seen,
             "stacks": listed(self.stacks),
             "others": [
                 [str(ident), name, [list(each) for each in stack], seconds]
@@ -580,6 +596,15 @@ def library_name(path, function):
     if path.startswith(OWN):
         return f"hpcncf {function}"
     return f"{os.path.basename(path).removesuffix('.py')} {function}"
+
+
+def thread_state(number):
+    """The kernel's letter for what a thread does: `R` if it runs or is ready to."""
+    try:
+        with open(f"/proc/self/task/{number}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
 
 
 def kernel_numbers(first):
