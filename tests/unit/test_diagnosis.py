@@ -89,6 +89,14 @@ def test_as_many_threads_as_cores_and_a_helper_are_no_oversubscription(runnable:
     assert oversubscribed(evidence(allocated=2, runnable=runnable)) is None
 
 
+@pytest.mark.parametrize(("threads", "runnable", "found"), [(1, 2.7, 0), (1, 4.4, 1), (2, 2.7, 1)])
+def test_ranks_whose_threads_fit_may_hand_work_over(
+    threads: int, runnable: float, found: int
+) -> None:
+    two = evidence(allocated=2, runnable=runnable, threads=threads, world_size=2)
+    assert (oversubscribed(two) is not None) == bool(found)
+
+
 def test_a_neighbour_costs_the_core_time_that_our_threads_waited_for() -> None:
     found = neighbour_load(evidence(used=0.4, others_cores=0.6, runnable=1.0, runqueue_s=60.0))
     assert found.share == pytest.approx(0.6)

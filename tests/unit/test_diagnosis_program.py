@@ -17,7 +17,7 @@ from hpcncf.records.schema import (
     SourceLine,
 )
 from hpcncf_analysis.diagnosis.diagnose import diagnose_evidence
-from hpcncf_analysis.diagnosis.evidence import CoreCounts
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, RankTimes
 from hpcncf_analysis.diagnosis.program_text import lines as text_of
 from hpcncf_analysis.diagnosis.rules_program import find
 from hpcncf_analysis.diagnosis.rules_time import too_short_to_judge
@@ -167,6 +167,15 @@ def test_a_rank_with_more_batches_has_more_work() -> None:
     late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2, batches=1800)
     waits = profile({"forward": 45.0, "sync": 55.0}, rank=1, ranks=2, batches=900)
     assert causes(late, waits) == ["load_imbalance"]
+
+
+def test_a_rank_that_reports_more_instances_has_more_work() -> None:
+    """In as many steps, whose batches the program makes itself."""
+    late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2, batches=0, samples=None)
+    waits = profile({"forward": 30.0, "sync": 70.0}, rank=1, ranks=2, batches=0, samples=None)
+    assert causes(late, waits) == ["straggler"]
+    reported = (RankTimes(0, "node1", instances=3000), RankTimes(1, "node1", instances=1000))
+    assert causes(late, waits, ranks=reported) == ["load_imbalance"]
 
 
 def test_ranks_that_all_wait_for_the_exchange_are_bound_by_it() -> None:
@@ -572,6 +581,15 @@ def test_cores_whose_threads_only_spin_are_not_asked_for() -> None:
         assert ("0.7 of it by threads of torch that spin" in text) == spins
     busy = command(program=(profile(STEP, cpu_s=190.0),), cores=CoreCounts(2.0, 2.0, 1.9))
     assert "Ask for   2 cores" in "\n".join(text_of(busy, diagnose_evidence(busy)))
+
+
+def test_array_operations_on_one_core_of_two_are_a_serial_step() -> None:
+    rank = profile({"loop": 100.0}, steps=0, lock_free=0.9, lines=[line("loop", 3, 1.0)])
+    seen = command(program=(rank,), cores=TWO_CORES)
+    (found,) = diagnose_evidence(seen).findings
+    assert (found.cause, found.places[0].line) == ("serial_step", 3)
+    mixed = command(program=(rank.model_copy(update={"lock_free": 0.5}),), cores=TWO_CORES)
+    assert [each.cause for each in diagnose_evidence(mixed).findings] == ["loop_code"]
 
 
 @pytest.mark.parametrize(("lock_free", "cores"), [(0.9, 2), (0.1, 1)])

@@ -88,7 +88,9 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
     ),
     "oversubscribed": frozenset({"sync_bound", "straggler", "dense_optimizer", "serial_step"}),
     "neighbour_load": frozenset({"straggler", "sync_bound", "oversubscribed", "startup_bound"}),
-    "memory_pressure": frozenset({"input_io", "straggler", "checkpoint_bound"}),
+    "memory_pressure": frozenset(
+        {"input_io", "straggler", "checkpoint_bound", "loop_code", "python_input"}
+    ),
     "dense_optimizer": frozenset({"sync_bound"}),
     "python_input": frozenset({"serial_step", "gpu_underused"}),
     "input_io": frozenset({"serial_step", "gpu_underused"}),

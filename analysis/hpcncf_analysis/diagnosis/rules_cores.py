@@ -194,6 +194,8 @@ def oversubscribed(evidence: Evidence) -> Finding | None:
         return None
     if not usable or wanting < thresholds.RUNNABLE * usable:
         return None
+    if ranks > 1 and _fits(evidence, usable) and wanting < thresholds.HANDED_OVER * usable:
+        return None
     share = 1 - usable / wanting
     if share < thresholds.WORTH:
         return None
@@ -213,6 +215,15 @@ def oversubscribed(evidence: Evidence) -> Finding | None:
         "number of workers such that their product is the cores.",
         applied(evidence, threads="auto") if too_many else {},
     )
+
+
+def _fits(evidence: Evidence, usable: float) -> bool:
+    """Whether the ranks were given no more threads and loader workers than there are cores."""
+    if evidence.threads is not None:
+        return (evidence.threads + evidence.workers) * evidence.world_size <= usable
+    seen = [each for each in evidence.program if not each.is_worker and each.torch_threads]
+    workers = sum(loader.workers for each in seen for loader in each.loaders)
+    return bool(seen) and sum(each.torch_threads or 0 for each in seen) + workers <= usable
 
 
 def neighbour_load(evidence: Evidence) -> Finding | None:

@@ -59,6 +59,7 @@ SERIAL: Final = 0.45
 LIMITED: Final = 0.75
 LONG_STEP_S: Final = 0.01
 INTERPRETS: Final = 0.25
+COMPUTES: Final = 0.75
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
@@ -140,6 +141,12 @@ class Program:
         hardly computes without the interpreter's lock, so threads of a library only wait."""
         free = self.longest.lock_free
         return free is not None and free < INTERPRETS
+
+    @property
+    def computes(self) -> bool:
+        """Whether a program without steps makes one array operation after the other."""
+        free = self.longest.lock_free
+        return free is not None and free >= COMPUTES
 
     @property
     def several(self) -> bool:
@@ -660,7 +667,7 @@ def _ranks(program: Program) -> Finding | None:
 def _late(program: Program, useful: Sequence[float], late: float) -> Finding:
     slow = max(range(len(useful)), key=lambda at: useful[at])
     rank = program.ranks[slow]
-    work = [each.batches or each.steps for each in program.ranks]
+    unit, work = _work(program)
     mean = sum(work) / len(work)
     others = [each for at, each in enumerate(useful) if at != slow]
     ratio = useful[slow] / (sum(others) / len(others)) if sum(others) > 0 else float("inf")
@@ -675,7 +682,7 @@ def _late(program: Program, useful: Sequence[float], late: float) -> Finding:
     phase = max(excess, key=lambda name: excess[name])
     fact = f"rank {rank.rank} computes {ratio:.2g} times as long as the others, which wait for it"
     if more:
-        fact = f"rank {rank.rank} has {work[slow]} batches, the mean is {mean:.0f}"
+        fact = f"rank {rank.rank} has {work[slow]:,} {unit}, the mean is {mean:,.0f}"
     return Finding(
         cause,
         late,
@@ -687,6 +694,21 @@ def _late(program: Program, useful: Sequence[float], late: float) -> Finding:
         gain=removed(late),
         places=program.places(phase, rank=rank),
     )
+
+
+def _work(program: Program) -> tuple[str, list[int]]:
+    """What each rank had to do, in the finest unit that is known of all."""
+    reported = {each.rank: each.instances for each in program.evidence.ranks}
+    counts = {
+        "instances": [reported.get(each.rank) for each in program.ranks],
+        "samples": [each.samples for each in program.ranks],
+        "batches": [each.batches for each in program.ranks],
+    }
+    for unit, found in counts.items():
+        known = [each for each in found if each]
+        if len(known) == len(found):
+            return unit, known
+    return "steps", [each.steps for each in program.ranks]
 
 
 def _evaluation(program: Program) -> Finding | None:
@@ -734,7 +756,7 @@ def _loop(program: Program) -> Finding | None:
     """The program's own code between the phases, by what it does there."""
     usable = program.evidence.cores.usable or 0.0
     busy = program.wanted >= thresholds.BUSY * usable
-    if not program.steps and busy and not program.interprets:
+    if not program.steps and (program.computes or (busy and not program.interprets)):
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
     # What one rank spends there beyond the others is a straggler's.
@@ -808,21 +830,29 @@ def _serial(program: Program) -> Finding | None:
     """The step itself computes, on clearly less than half of the cores."""
     usable, used = program.evidence.cores.usable, program.evidence.wanted
     compute = sum(map(program.share, ("forward", "backward", "optimizer")))
+    if program.computes:
+        compute += program.share("loop")
     if not usable or used is None or compute < 0.5:
         return None
     rank = program.longest
     threads = (rank.torch_threads or 0) * len(program.ranks)
-    limited = 0 < threads < usable and rank.seconds >= LONG_STEP_S * rank.steps
+    limited = program.computes or (
+        0 < threads < usable and rank.seconds >= LONG_STEP_S * rank.steps
+    )
     if used >= (LIMITED if limited else SERIAL) * usable:
         return None
     facts = [
-        f"the step computes for {format_percent(compute)} of the time, with "
-        f"{format_cores(used)} of {format_cores(usable)} usable cores"
+        f"{'the program' if program.computes else 'the step'} computes for "
+        f"{format_percent(compute)} of the time, with {format_cores(used)} of "
+        f"{format_cores(usable)} usable cores"
     ]
     remedy = (
         "Ask for fewer cores: a step this small does not spread over more. Or use larger batches."
     )
-    if limited:
+    if program.computes:
+        remedy = "Let the library use as many threads as cores (OMP_NUM_THREADS, "
+        remedy += "torch.set_num_threads, n_jobs), or ask for fewer cores."
+    elif limited:
         facts.append(f"torch was set to {pluralize(rank.torch_threads or 0, 'thread')}")
         remedy = "Give torch as many threads as cores (torch.set_num_threads, OMP_NUM_THREADS), or "
         remedy += "ask for fewer cores."
@@ -832,7 +862,7 @@ def _serial(program: Program) -> Finding | None:
         "cores",
         tuple(facts),
         remedy,
-        places=program.places("forward"),
+        places=program.places("forward", *(["loop"] if program.computes else [])),
     )
 
 

@@ -26,6 +26,9 @@ CONFINED_CORES: Final = 0.5
 RUNNABLE: Final = 1.25
 """Threads that want a core, over usable cores. torch keeps a helper or two that run for moments:
 a run with as many threads as cores was seen at up to 1.1."""
+HANDED_OVER: Final = 2.0
+"""The same of ranks that were given no more threads than cores: in each, torch's threads and gloo's
+hand work to each other. Two ranks of one thread were seen at up to 1.4, and more beside others."""
 STARTUP: Final = 1 / 3
 """Share of start-up from which more training in one run is the first thing to ask for."""
 STARTUP_S: Final = 5.0

@@ -27,7 +27,7 @@ CASES: Final = [
         Job(
             {
                 "training.engine": "native",
-                "training.epochs": 170,
+                "training.epochs": 300,
                 "training.checkpoint_every": 50,
                 "training.global_batch_size": 4096,
                 "resources.cpus_per_task": 2,

@@ -112,7 +112,7 @@ SERIAL: Final = [
                 "resources.cpus_per_task": 2,
                 "training.engine": "native",
                 "training.threads": 1,
-                "training.epochs": 80,
+                "training.epochs": 160,
             },
             data="small",
         ),
@@ -121,7 +121,7 @@ SERIAL: Final = [
         cores=2,
     ),
     Case(
-        "serial_step",
+        "loop_code",
         "command",
         Run(BUSY),
         "two cores are usable, and the program is one thread of Python",

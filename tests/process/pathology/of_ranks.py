@@ -30,7 +30,7 @@ SYNC: Final = [
             | {
                 "training.optimizer": "sgd",
                 "training.evaluation": "none",
-                "training.max_steps": 120,
+                "training.max_steps": 240,
             },
             data="wide",
         ),
