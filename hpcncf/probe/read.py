@@ -27,7 +27,7 @@ LEAST_S: Final = 1.0
 TRAINS: Final = 0.1
 # A no_grad block that is entered in this share of the steps is part of a step.
 EACH_STEP: Final = 0.5
-FEWEST_LOOKS: Final = 40
+FEWEST_LOOKS: Final = 20
 MOST_LINES: Final = 12
 MOST_THREADS: Final = 32
 LEAST_SHARE: Final = 0.02
@@ -157,7 +157,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         cpus=raw["cores"],
         main_cpu_s=None if ready_s is None else ready_s[0],
         runqueue_s=None if ready_s is None else ready_s[1],
-        lock_free=_lock_free(raw) if not steps else None,
+        moved=_moved(raw) if not steps else None,
         threads=_threads(raw),
         worker_busy=_worker_busy(raw) if raw["kind"] == "worker" else None,
         gpu_busy=_gpu_busy(raw["gpu"]),
@@ -172,9 +172,9 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
     )
 
 
-def _lock_free(raw: Mapping[str, Any]) -> float | None:
-    looks, free = raw["lock_seen"]
-    return free / looks if looks >= FEWEST_LOOKS else None
+def _moved(raw: Mapping[str, Any]) -> float | None:
+    looks, moved = raw["moves"]
+    return moved / looks if looks >= FEWEST_LOOKS else None
 
 
 class _Roles:

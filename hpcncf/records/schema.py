@@ -459,9 +459,9 @@ class ProgramProfile(RecordPart):
     """CPU seconds of the training thread."""
     runqueue_s: Number | None
     """Seconds in which the training thread was ready and had no core."""
-    lock_free: Number | None = None
-    """Of a program without steps: share of its time in which the training thread computed without
-    the interpreter's lock, in C code on arrays."""
+    moved: Number | None = None
+    """Of a program without steps: share of pairs of looks, 0.1 ms apart, between which it went on
+    to another instruction: in a Python loop, and not within operations on large arrays."""
     threads: list[ProgramThread]
     worker_busy: Number | None
     """Share of a DataLoader worker's time in which it made batches; None for other processes."""

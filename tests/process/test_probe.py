@@ -219,6 +219,34 @@ for _ in range(1500):
     assert seen.phases["optimizer"].seconds > 0.6 * seen.seconds
 
 
+@pytest.mark.parametrize(
+    ("work", "interprets"),
+    [
+        ("total += sum(x * x for x in range(1000))", True),
+        ("small @ small; total += small.sum() + small.max()", True),
+        ("for _ in range(4): large @ large", False),
+    ],
+)
+def test_a_python_loop_goes_on_while_operations_on_large_arrays_stay(
+    tmp_path: Path, work: str, interprets: bool
+) -> None:
+    python(
+        f"""
+import time
+import numpy as np
+small, large, total = np.ones((8, 8)), np.ones((600, 600)), 0
+until = time.process_time() + 3
+while time.process_time() < until:
+    {work}
+""",
+        tmp_path,
+        OMP_NUM_THREADS="1",
+    )
+    ((seen,), _) = read_profiles(tmp_path / "seen")
+    assert seen.moved is not None
+    assert seen.moved >= 0.35 if interprets else seen.moved < 0.2
+
+
 def test_a_remedy_is_no_line_of_the_user(tmp_path: Path) -> None:
     code = """
 import torch

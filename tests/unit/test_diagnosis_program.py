@@ -163,9 +163,9 @@ def test_a_rank_that_is_late_is_the_straggler() -> None:
     assert causes(late, waits) == ["straggler"]
 
 
-def test_a_rank_with_more_batches_has_more_work() -> None:
-    late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2, batches=1800)
-    waits = profile({"forward": 45.0, "sync": 55.0}, rank=1, ranks=2, batches=900)
+def test_a_rank_with_more_samples_has_more_work() -> None:
+    late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2, samples=1800)
+    waits = profile({"forward": 45.0, "sync": 55.0}, rank=1, ranks=2, samples=900)
     assert causes(late, waits) == ["load_imbalance"]
 
 
@@ -438,8 +438,8 @@ def test_a_training_ended_by_ctrl_c_is_judged_by_its_steps(factor: float, verdic
 
 def test_the_own_code_of_one_rank_is_not_all_ranks_own_code() -> None:
     waits = profile({"forward": 10.0, "sync": 90.0}, ranks=2)
-    sleeps = profile({"loop": 85.0, "forward": 10.0, "sync": 5.0}, rank=1, ranks=2)
-    assert causes(waits, sleeps) == ["straggler"]
+    moved = profile({"loop": 85.0, "forward": 10.0, "sync": 5.0}, rank=1, ranks=2)
+    assert causes(waits, moved) == ["straggler"]
 
 
 def test_threads_of_a_large_pool_share_one_core() -> None:
@@ -584,22 +584,22 @@ def test_cores_whose_threads_only_spin_are_not_asked_for() -> None:
 
 
 def test_array_operations_on_one_core_of_two_are_a_serial_step() -> None:
-    rank = profile({"loop": 100.0}, steps=0, lock_free=0.9, lines=[line("loop", 3, 1.0)])
+    rank = profile({"loop": 100.0}, steps=0, moved=0.1, lines=[line("loop", 3, 1.0)])
     seen = command(program=(rank,), cores=TWO_CORES)
     (found,) = diagnose_evidence(seen).findings
     assert (found.cause, found.places[0].line) == ("serial_step", 3)
-    mixed = command(program=(rank.model_copy(update={"lock_free": 0.5}),), cores=TWO_CORES)
+    mixed = command(program=(rank.model_copy(update={"moved": 0.5}),), cores=TWO_CORES)
     assert [each.cause for each in diagnose_evidence(mixed).findings] == ["loop_code"]
 
 
-@pytest.mark.parametrize(("lock_free", "cores"), [(0.9, 2), (0.1, 1)])
-def test_a_busy_program_without_steps_interprets_or_computes(lock_free: float, cores: int) -> None:
+@pytest.mark.parametrize(("moved", "cores"), [(0.1, 2), (0.9, 1)])
+def test_a_busy_program_without_steps_interprets_or_computes(moved: float, cores: int) -> None:
     """Threads of BLAS use both cores either way."""
-    rank = profile({"loop": 100.0}, steps=0, cpu_s=190.0, lock_free=lock_free)
+    rank = profile({"loop": 100.0}, steps=0, cpu_s=190.0, moved=moved)
     seen = command(program=(rank,), cores=CoreCounts(2.0, 2.0, 1.9))
     found = diagnose_evidence(seen)
     named = [each.cause for each in found.findings]
-    assert named == (["loop_code"] if lock_free < 0.25 else [])
+    assert named == (["loop_code"] if moved >= 0.35 else [])
     text = " ".join(" ".join(text_of(seen, found)).split())
     assert f"Ask for {cores} core" in text
     assert "0.9 of it by threads of a library" in text

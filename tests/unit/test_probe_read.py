@@ -67,6 +67,7 @@ def raw(**changes: Any) -> dict[str, Any]:
         "torch_threads": 1,
         "cores": 2,
         "gpu": None,
+        "moves": [0, 0],
         "sampler": [2000, 0.1],
         "problems": [],
     }

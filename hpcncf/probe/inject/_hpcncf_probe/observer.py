@@ -26,8 +26,11 @@ LONGEST_GAP_S = 1.0
 # would fall where C code happens to let go of it. With much less, two threads that share one core
 # take it from each other all the time. Set only while no other thread is affected.
 ASK_FOR_LOCK_AFTER_S = 2e-5
-# Of samples of a program without steps, those that look for the lock.
-LOCK_EVERY = 4
+# After one sample in so many of a program without steps, two looks, so far apart, show whether it
+# has gone on to another instruction, if it had a core for the least time meanwhile.
+MOVES_EVERY = 4
+MOVES_AFTER_S = 6e-5
+MOVES_LEAST_S = 3e-5
 THREADS_EVERY_S = 1.0
 THREADS_FIRST_S = 0.25
 IDLE_SHARE = 0.05
@@ -69,6 +72,7 @@ class Observer:
         self.interval = SAMPLE_EVERY_S
         self.thread = _thread.get_ident()
         self.first_thread = (self.thread, _thread.get_native_id())
+        self.clock_of_first = getattr(time, "pthread_getcpuclockid", lambda _: None)(self.thread)
         CLOCKS[self.thread].since = self.began
         self.start_up = None
         self.first_step_at = None
@@ -88,9 +92,8 @@ class Observer:
         self.seen_at = self.began
         self.threads_at = self.began
         self.record_at = self.began + FIRST_RECORD_S
-        # Looks at the training thread before its first step, those at which it computed without the
-        # interpreter's lock.
-        self.lock_seen = [0, 0]
+        # Pairs of looks at the thread before its first step, those between which it went on.
+        self.moves = [0, 0]
         self.others_idle = False
         self.sampler_cpu = 0.0
         self.sampler_may_s = SAMPLER_AT_ONCE_S
@@ -142,6 +145,9 @@ class Observer:
                 self._switch_fast(False)
                 alone = self._sample(opened[0][NAME], stopped)
                 self._switch_fast(alone)
+                looks = self.start_up is None and self.samples % MOVES_EVERY == 0
+                if looks and self._see_move(stop):
+                    break
         except Exception as error:
             self.problems.append(f"sampler: {type(error).__name__}: {error}")
         finally:
@@ -171,8 +177,6 @@ class Observer:
         return False
 
     def _sample(self, phase, stopped):
-        if self.start_up is None and self.samples % LOCK_EVERY == 0:
-            self._see_lock()
         began = time.thread_time()
         now = time.perf_counter()
         gap = min(now - self.seen_at, LONGEST_GAP_S)
@@ -215,13 +219,26 @@ class Observer:
             self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
         return alone
 
-    def _see_lock(self):
-        """Whether the training thread computes, while this one holds the interpreter's lock: then
-        it is in C code that has let go of it, and not between two bytecodes."""
-        state = thread_state(self.numbers.get(self.thread, self.first_thread[1]))
-        if state is not None:
-            self.lock_seen[0] += 1
-            self.lock_seen[1] += state == b"R"
+    def _see_move(self, stop):
+        """Note whether the thread has gone on a moment later; True: the sampler is to end."""
+        at, ran = self._position(), self._ran()
+        if stop.acquire(True, MOVES_AFTER_S):
+            return True
+        after = self._position()
+        if ran is not None and self._ran() - ran >= MOVES_LEAST_S:
+            self.moves[0] += 1
+            self.moves[1] += after != at or _is_between_operations(at)
+        return False
+
+    def _position(self):
+        frame = sys._current_frames().get(self.thread)
+        return frame and (frame.f_code, frame.f_lasti)
+
+    def _ran(self):
+        try:
+            return time.clock_gettime(self.clock_of_first)
+        except (OSError, TypeError):  # it has ended; this system has no such clock
+            return None
 
     def _untimed_phase(self, stopped, gap):
         clock = CLOCKS[self.thread]
@@ -350,7 +367,7 @@ class Observer:
             "long_steps": dict(self.long_steps),
             "loaders": [each.record() for each in torch_phases.LOADERS],
             "no_grad": [each.record() for each in torch_phases.NO_GRAD],
-            "lock_seen": self.lock_seen,
+            "moves": self.moves,
             "stacks": listed(self.stacks),
             "others": [
                 [str(ident), name, [list(each) for each in stack], seconds]
@@ -598,13 +615,15 @@ def library_name(path, function):
     return f"{os.path.basename(path).removesuffix('.py')} {function}"
 
 
-def thread_state(number):
-    """The kernel's letter for what a thread does: `R` if it runs or is ready to."""
-    try:
-        with open(f"/proc/self/task/{number}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
+def _is_between_operations(position):
+    """Whether a thread was stopped at the jump that ends a loop or where a function begins: there
+    it lets go of the lock if it is asked to."""
+    import opcode
+
+    if position is None:
+        return False
+    code, at = position
+    return opcode.opname[code.co_code[at]].startswith(("JUMP", "POP_JUMP", "RESUME"))
 
 
 def kernel_numbers(first):
