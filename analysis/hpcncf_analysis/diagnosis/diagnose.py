@@ -84,6 +84,7 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
             "sync_bound",
             "straggler",
             "evaluation_bound",
+            "loop_code",
         }
     ),
     "oversubscribed": frozenset({"sync_bound", "straggler", "dense_optimizer", "serial_step"}),

@@ -121,10 +121,10 @@ SERIAL: Final = [
         cores=2,
     ),
     Case(
-        "loop_code",
+        "serial_step",
         "command",
         Run(BUSY),
-        "two cores are usable, and the program is one thread of Python",
+        "two cores are usable, and the program is one thread",
         7,
         cores=2,
     ),
