@@ -699,7 +699,7 @@ def _late(program: Program, useful: Sequence[float], late: float) -> Finding:
 def _work(program: Program) -> tuple[str, list[int]]:
     """What each rank had to do, in the finest unit that is known of all."""
     reported = {each.rank: each.instances for each in program.evidence.ranks}
-    counts = {
+    counts: dict[str, list[int | None]] = {
         "instances": [reported.get(each.rank) for each in program.ranks],
         "samples": [each.samples for each in program.ranks],
         "batches": [each.batches for each in program.ranks],

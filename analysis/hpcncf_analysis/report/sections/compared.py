@@ -124,9 +124,9 @@ def main_notes(shown: Sequence[Configuration]) -> list[str]:
         notes.append(
             f"No peak where a run was shorter than its window, {format_duration(longest)}."
         )
-    scored = {one.rows[0].get("scored_epochs") for one in shown} - {None}
+    scored = sorted({int(one.rows[0].get("scored_epochs") or 0) for one in shown} - {0})
     if scored:
-        after = " or ".join(pluralize(number, "epoch") for number in sorted(scored))
+        after = " or ".join(pluralize(number, "epoch") for number in scored)
         notes.append(
             f"HR@10 and NDCG@10 are compared after {after}, which all have; “Quality” has those at "
             "the end."
