@@ -279,3 +279,12 @@ def test_threads_of_pools_that_ended_are_counted() -> None:
     seen = profile(raw(others=others, threads={"1": [7.0, 0.0, 5.0, 0.0]}))
     (ended,) = seen.threads
     assert (ended.threads, ended.line, ended.cpu_s) == (3, 12, 8.0)
+
+
+@pytest.mark.parametrize(("imports_s", "line"), [(2.0, DATA_LINE[1]), (8.0, STEP_LINE[1])])
+def test_a_line_at_the_start_that_imports_is_hot_where_imports_are(
+    imports_s: float, line: int
+) -> None:
+    stacks = [["rest:-", "import", [STEP_LINE], "", imports_s], ["rest:-", "", [DATA_LINE], "", 4]]
+    seen = profile(raw(start_up={"seconds": 4.0 + imports_s, "stacks": stacks}))
+    assert seen.startup_lines[0].line == line
