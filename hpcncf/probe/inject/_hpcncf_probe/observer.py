@@ -16,7 +16,7 @@ from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, Clock
 FORMAT = 1
 SAMPLE_EVERY_S = 0.01
 # The sampler's share of one core: samples get rarer where one costs more.
-SAMPLER_SHARE = 0.004
+SAMPLER_SHARE = 0.003
 # What the sampler may spend at once after the start and after the first step: a program that trains
 # for a second only, on a busy machine, would else be seen a handful of times.
 SAMPLER_AT_ONCE_S = 0.02
