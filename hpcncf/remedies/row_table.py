@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from hpcncf.remedies.row_exchange import exchange_rows
 from hpcncf.remedies.row_kernels import RowKernels, prefer_huge_pages
-from hpcncf.remedies.row_rules import AdamRule, Group, RowRule
+from hpcncf.remedies.row_rules import TERMS, AdamRule, Group, RowRule
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 plainly = torch._C.DisableTorchFunctionSubclass
@@ -65,6 +65,8 @@ class RowTable:
         self.rule = self._make_rule(self.values.dtype, self.values.device, self.group)
         found = [plain(kept.get(name)) for name in self.rule.moments]
         self._moments: list[Tensor] = []
+        self._shown: list[Tensor] = []
+        """The moments as the optimizer's state has them."""
         self._step = 0
         if kept and all(each is not None for each in found):
             self._moments = found
@@ -82,9 +84,18 @@ class RowTable:
         self._kernels = found
 
     def _show_moments(self) -> None:
+        self._shown = [view_of(each, self) for each in self._moments]
+        named = zip(self.rule.moments, self._shown, strict=True)
+        self.optimizer.state[self.parameter].update(named)
+
+    def _is_shown(self) -> bool:
+        """Whether the optimizer's state is as we left it: a program may clear or replace it."""
         state = self.optimizer.state[self.parameter]
-        for name, moment in zip(self.rule.moments, self._moments, strict=True):
-            state[name] = view_of(moment, self)
+        step = state.get("step")
+        if step is not None and step.is_cpu and int(step) != self._step:
+            return False
+        named = zip(self.rule.moments, self._shown, strict=False)
+        return all(state.get(name) is each for name, each in named)
 
     def pointers(self) -> set[int]:
         return {each.untyped_storage().data_ptr() for each in (self.values, *self._moments)}
@@ -237,6 +248,9 @@ class RowTable:
 
     def make_state(self) -> None:
         """What the optimizer has for the parameter from its first step on, also a skipped one."""
+        if not self._is_shown():
+            self.settle()
+            self.adopt()
         state = self.optimizer.state[self.parameter]
         if len(self._moments) < len(self.rule.moments):
             self._moments = [
@@ -315,6 +329,7 @@ class RowGradient(_OfTable):
 
     _ids: Tensor
     _slot: Tensor
+    """Sparse, until a change needs all rows."""
     _stored: Tensor
 
     @staticmethod
@@ -329,14 +344,20 @@ class RowGradient(_OfTable):
     def as_sparse(self) -> Tensor:
         return self._slot
 
-    def to_dense_copy(self) -> Tensor:
-        return self._slot.detach().to_dense()
+    def all_rows(self) -> Tensor:
+        return self._slot.detach().to_dense() if self._slot.is_sparse else self._slot
+
+    def become(self, dense: Tensor) -> None:
+        """Be that gradient of all rows from now on."""
+        if self._table.slot() is self._slot:
+            self._table.fill_slot(dense)
+        self._slot = dense
 
 
 def plain(value: Any) -> Any:
     """A tensor of ours as one of torch's, with the same memory."""
     if isinstance(value, RowGradient):
-        return value._stored
+        return value._stored if value._slot.is_sparse else value._slot
     if isinstance(value, TableView):
         with plainly():
             return value.as_subclass(Tensor)
@@ -361,7 +382,7 @@ def add_hook(tensor: Tensor, hook: Any) -> Any:
 def copied(tensor: _OfTable) -> Tensor:
     """A current copy that torch may do with as it likes."""
     if isinstance(tensor, RowGradient):
-        return tensor.to_dense_copy()
+        return tensor.all_rows().clone()
     tensor._table.settle()
     with plainly():
         if isinstance(tensor, nn.Parameter):
@@ -379,16 +400,15 @@ def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         if found is not NotImplemented:
             return found
     ours = [each for each in tree_leaves((args, kwargs)) if isinstance(each, _OfTable)]
-    if any(isinstance(each, RowGradient) for each in ours):
+    gradients = [each for each in ours if isinstance(each, RowGradient)]
+    if gradients:
         if (found := call_on_rows(func, args, kwargs)) is not NotImplemented:
             return found
-        args, kwargs = tree_map(lambda each: of_all_rows(each, func), (args, kwargs))
+        return call_on_all_rows(func, args, kwargs, gradients)
     with plainly():
         if func in OF_THE_FORM:
             return func(*args, **kwargs)
-        tables = {
-            id(each._table): each._table for each in ours if not isinstance(each, RowGradient)
-        }
+        tables = {id(each._table): each._table for each in ours}
         for table in tables.values():
             table.settle()
         found = func(*args, **kwargs)
@@ -401,20 +421,40 @@ def with_views(found: Any, tables: list[RowTable]) -> Any:
     """Results that share a table's memory, as views of it."""
     if isinstance(found, tuple | list):
         return type(found)(with_views(each, tables) for each in found)
-    if type(found) is not Tensor or found.layout != torch.strided:
+    if type(found) is not Tensor or (pointer := pointer_of(found)) is None:
         return found
-    pointer = found.untyped_storage().data_ptr()
     for table in tables:
         if pointer in table.pointers():
             return view_of(found, table)
     return found
 
 
-def of_all_rows(value: Any, func: Callable[..., Any]) -> Any:
-    if not isinstance(value, RowGradient):
-        return value
-    changes = is_in_place(func) and value._table.slot() is value._slot
-    return value._table.densify_gradient() if changes else value.to_dense_copy()
+def call_on_all_rows(
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    gradients: list[RowGradient],
+) -> Any:
+    """With gradients of all rows. They stay that if `func` changes them, or returns views."""
+    dense = {id(each): each.all_rows() for each in gradients}
+    if is_in_place(func):
+        for each in tree_leaves(next(iter((*args, *kwargs.values())))):
+            if isinstance(each, RowGradient):
+                each.become(dense[id(each)])
+    args, kwargs = tree_map(lambda each: dense.get(id(each), each), (args, kwargs))
+    found = func(*args, **kwargs)
+    memory = {pointer_of(each) for each in tree_leaves(found)}
+    for each in gradients:
+        if pointer_of(dense[id(each)]) in memory:
+            each.become(dense[id(each)])
+    return found
+
+
+def pointer_of(value: Any) -> int | None:
+    """Where its memory begins; None: it is no tensor of rows and columns."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return None
+    return value.untyped_storage().data_ptr()
 
 
 def is_in_place(func: Callable[..., Any]) -> bool:
@@ -562,6 +602,10 @@ def set_data(tensor: Tensor, data: Tensor) -> Any:
     if not isinstance(tensor, RowwiseParameter):
         return NotImplemented
     table = tensor._table
+    if data.dtype not in TERMS:
+        table.give_back(f"it became {data.dtype}")
+        tensor.data = plain(data)
+        return None
     table.settle()
     with plainly():
         tensor.data = plain(data)
@@ -576,7 +620,7 @@ def same_rows(gradient: Tensor) -> Any:
 
 def zero_rows(gradient: Any) -> Any:
     """Leaves none: else rows of all batches since would gather in it."""
-    if not isinstance(gradient, RowGradient):
+    if not isinstance(gradient, RowGradient) or not gradient._slot.is_sparse:
         return NotImplemented
     table, slot = gradient._table, gradient._slot
     gradient._stored.zero_()
@@ -597,14 +641,8 @@ def zero_each(gradients: Any) -> Any:
     others = [each for each in gradients if zero_rows(each) is NotImplemented]
     if others:
         with plainly():
-            torch._foreach_zero_(others)
+            torch._foreach_zero_([plain(each) for each in others])
     return None
-
-
-def clone_rows(gradient: Tensor, **_: Any) -> Any:
-    if not isinstance(gradient, RowGradient):
-        return NotImplemented
-    return RowGradient.of(gradient._slot.clone(), gradient._table)
 
 
 def embed(
@@ -643,7 +681,7 @@ def embed_bag(
         )
 
 
-def index(weight: Tensor, ids: Any) -> Any:
+def rows_of(weight: Tensor, ids: Any) -> Any:
     """`weight[ids]` for a tensor of ids."""
     if (
         not isinstance(weight, RowwiseParameter)
@@ -655,8 +693,8 @@ def index(weight: Tensor, ids: Any) -> Any:
     return embed(torch.where(ids < 0, ids + len(weight), ids), weight)
 
 
-def index_rows(weight: Tensor, dim: int, ids: Tensor) -> Any:
-    return index(weight, ids) if dim == 0 else NotImplemented
+def index_rows(input: Tensor, dim: int, index: Tensor) -> Any:
+    return rows_of(input, index) if dim == 0 else NotImplemented
 
 
 def autograd_grad(*args: Any, **kwargs: Any) -> Any:
@@ -669,7 +707,7 @@ def autograd_grad(*args: Any, **kwargs: Any) -> Any:
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.embedding: embed,
     F.embedding_bag: embed_bag,
-    T.__getitem__: index,
+    T.__getitem__: rows_of,
     T.index_select: index_rows,
     torch.index_select: index_rows,
     T.grad.__get__: get_grad,
@@ -680,7 +718,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     T.detach: same_rows,
     T.detach_: same_rows,
     T.zero_: zero_rows,
-    T.clone: clone_rows,
     T.register_hook: add_hook,
     torch._foreach_zero_: zero_each,
     torch.autograd.grad: autograd_grad,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcncf.errors import UsageError
-from hpcncf.remedies.row_rules import RULES, Group, RowRule, find_rule
+from hpcncf.remedies.row_rules import RULES, TERMS, Group, RowRule, find_rule
 from hpcncf.remedies.row_table import RowTable, RowwiseParameter
 
 Optimizer = torch.optim.Optimizer
@@ -61,6 +61,9 @@ class Rowwise:
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle()),
             optimizer.register_load_state_dict_post_hook(lambda _: self._adopt()),
         ]
+        # The program's hooks see gradients.
+        hooks: Any = optimizer._optimizer_step_post_hooks
+        hooks.move_to_end(self._handles[1].id, last=False)
 
     @property
     def tables(self) -> list[str]:
@@ -95,27 +98,35 @@ class Rowwise:
         self.left[name] = why
 
     def _adopt(self) -> None:
-        groups = {
-            id(each): group for group in self._optimizer.param_groups for each in group["params"]
-        }
+        owners = owners_of(self._optimizer)
         for table in self._tables.values():
-            table.group = groups[id(table.parameter)]
+            table.group = owners.get(id(table.parameter), table.group)
             table.adopt()
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Move the rows, and let torch's step find no gradient of their tables."""
+    def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Take the tables' step where torch's begins, behind all hooks: as its closure."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-            args, kwargs = (args[0], lambda: loss), {}
+
+        def step_rows() -> Any:
+            loss = None if closure is None else closure()
+            self._step_rows()
+            return loss
+
+        return (args[0], step_rows), {}
+
+    @torch.no_grad()
+    def _step_rows(self) -> None:
+        """Move the rows, and let torch's step find no gradient of their tables."""
+        optimizer, owners = self._optimizer, owners_of(self._optimizer)
         # A fused optimizer divides by GradScaler's factor itself.
         scale, found = (getattr(optimizer, each, None) for each in ("grad_scale", "found_inf"))
         skipped = found is not None and bool(found)
         crowded: list[tuple[str, str]] = []
         for name, table in list(self._tables.items()):
-            if table.slot() is None:
+            group = owners.get(id(table.parameter))
+            if group is None or table.slot() is None:
                 continue
+            table.group = group
             why = table.obstacle()
             if why is not None:
                 self._release(name, why)
@@ -131,7 +142,6 @@ class Rowwise:
                 if share > self._most and not torch.distributed.is_initialized():
                     crowded.append((name, f"a step reads {share:.0%} of its rows"))
         self._crowded = crowded
-        return args, kwargs
 
     def _after_step(self, *_: Any) -> None:
         for table in self._tables.values():
@@ -142,6 +152,11 @@ class Rowwise:
             for handle in self._handles[:1] + self._handles[2:]:  # this one is being called
                 handle.remove()
         self._crowded = []
+
+
+def owners_of(optimizer: Optimizer) -> dict[int, Group]:
+    """The group of each parameter, by its id."""
+    return {id(each): group for group in optimizer.param_groups for each in group["params"]}
 
 
 def embeddings_of(model: nn.Module) -> list[Candidate]:
@@ -169,11 +184,9 @@ def refusal(
     if rule is None:
         known = ", ".join(stock.__name__ for stock, _ in RULES)
         return f"{type(optimizer).__name__} is not one of torch.optim's {known}"
-    if isinstance(parameter, RowwiseParameter):
-        return "its rows are updated by an earlier call of rowwise"
-    if type(parameter) is not nn.Parameter:
+    if type(parameter) not in (nn.Parameter, RowwiseParameter):
         return f"it is a {type(parameter).__name__}, not an nn.Parameter"
-    if parameter.dtype not in (torch.float32, torch.float64):
+    if parameter.dtype not in TERMS:
         return f"it is {parameter.dtype}; rows are exact in float32 and float64"
     if candidate.others:
         return f"it is also {' and '.join(candidate.others)}, which reads all of its rows"
@@ -214,7 +227,7 @@ def rowwise(
     if small is None:
         small = SMALL[kind]
     refused, taken = {}, []
-    owners = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+    owners = owners_of(optimizer)
     candidates = [each for each in embeddings_of(model) if id(each.parameter) in owners]
     if not candidates:
         raise UsageError(
@@ -237,6 +250,8 @@ def rowwise(
     found.left |= refused
     for candidate, group in taken:
         assert rule is not None
+        if isinstance(candidate.parameter, RowwiseParameter):
+            candidate.parameter._table.give_back("a later call of rowwise took it")
         found._add(candidate, group, rule)
     if not taken:
         found.remove()  # its hooks would cost a small model's step some per cent

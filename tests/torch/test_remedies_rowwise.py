@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import io
 import math
@@ -347,7 +348,7 @@ def act(twins: Twins, event: str, value: Any) -> None:
                 side.zero_grad()
                 weight = side.model.get_submodule("items").weight
                 (weight[torch.tensor(value) - ROWS] ** 2).sum().backward()
-                (weight.index_select(0, torch.tensor(value)) ** 3).sum().backward()
+                (torch.index_select(weight, dim=0, index=torch.tensor(value)) ** 3).sum().backward()
                 weight[2:4].sum().backward()
                 side.take_step()
         case "reload":
@@ -527,6 +528,117 @@ def test_a_program_that_later_becomes_inexact_goes_on_with_torchs_optimizer(spoi
         twins.step([[number, 5]])
     assert "users.weight" in twins.sides[1].rowwise[0].left
     assert type(twins.models[1].get_parameter("users.weight")) is nn.Parameter
+    twins.check()
+
+
+def first_of(optimizer: torch.optim.Optimizer) -> Tensor:
+    return optimizer.param_groups[0]["params"][0]  # type: ignore[no-any-return]
+
+
+def clip_in_hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    optimizer.param_groups[0]["lr"] *= 0.9
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1e-3)
+
+
+CHANGES: dict[str, Callable[[torch.optim.Optimizer], object]] = {
+    "state cleared": lambda o: o.state.clear(),
+    "state replaced": lambda o: setattr(o, "state", collections.defaultdict(dict)),
+    "moment replaced": lambda o: o.state[first_of(o)].update(exp_avg=torch.zeros_like(first_of(o))),
+    "steps counted anew": lambda o: o.state[first_of(o)]["step"].zero_(),
+    "group replaced": lambda o: o.param_groups.__setitem__(0, o.param_groups[0] | {"lr": 0.05}),
+    "table dropped": lambda o: o.state.pop(o.param_groups[0]["params"].pop(0)),
+    "hook": lambda o: o.register_step_pre_hook(clip_in_hook),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_program_may_change_its_optimizer_between_steps(
+    change: Callable[[torch.optim.Optimizer], object],
+) -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    for number in range(9):
+        twins.step([[number, 2]])
+        if number == 4:
+            for side in twins.sides:
+                change(side.optimizers[0])
+    assert "users.weight" in twins.sides[1].rowwise[0].tables
+    twins.check()
+
+
+def add_to_clone(weight: Tensor) -> None:
+    kept = weight.grad.clone()  # type: ignore[union-attr]
+    kept.add_(0.1)
+    weight.grad = kept
+
+
+def add_and_read(weight: Tensor) -> None:
+    kept = weight.grad
+    assert kept is not None
+    kept.add_(0.1)
+    weight.grad = kept * 2
+
+
+def add_to_earlier(weight: Tensor) -> None:
+    earlier, weight.grad = weight.grad, None
+    weight[torch.tensor([3, 4])].sum().backward()  # type: ignore[no-untyped-call]
+    assert earlier is not None
+    assert weight.grad is not None
+    earlier += weight.grad
+    earlier.sub_(0.2)
+    weight.grad = earlier
+
+
+GRADIENTS: dict[str, Callable[[Tensor], object]] = {
+    "view": lambda w: w.grad[2].fill_(0.3),  # type: ignore[index]
+    "transposed": lambda w: w.grad.t().add_(0.1),  # type: ignore[union-attr]
+    "clone": add_to_clone,
+    "read again": add_and_read,
+    "earlier": add_to_earlier,
+}
+
+
+@pytest.mark.parametrize("change", GRADIENTS.values(), ids=GRADIENTS)
+def test_a_gradient_may_be_changed_through_all_that_shares_its_memory(
+    change: Callable[[Tensor], object],
+) -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    for number in range(4):
+        twins.step([[number, 2]], 1.0, lambda s: change(s.model.get_parameter("users.weight")))
+    assert "users.weight" in twins.sides[1].rowwise[0].tables
+    twins.check()
+
+
+def test_hooks_behind_a_step_see_its_gradients() -> None:
+    table, norms = nn.Embedding(9, 2), []
+    optimizer = torch.optim.Adam(table.parameters())
+    optimizer.register_step_post_hook(lambda *_: norms.append(table.weight.grad.norm().item()))
+    rowwise(table, optimizer, small=0)
+    table(torch.tensor([1])).sum().backward()
+    optimizer.step()
+    assert norms == pytest.approx([math.sqrt(2)])
+
+
+def test_a_later_optimizer_takes_the_tables_over() -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    earlier = twins.sides[1].rowwise[0]
+    for number in range(8):
+        twins.step([[number, 2]])
+        if number == 3:
+            for side in twins.sides:
+                side.optimizers = [OPTIMIZERS["momentum"](side.model.parameters())]
+            twins.sides[1].take()
+    assert "users.weight" in twins.sides[1].rowwise[0].tables
+    assert "later" in earlier.left["users.weight"]
+    twins.check()
+
+
+def test_a_table_that_becomes_half_precision_is_given_back() -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    for number in range(4):
+        twins.step([[number, 2]])
+    for model in twins.models:
+        model.half()
+    assert not twins.sides[1].rowwise[0].tables
     twins.check()
 
 
