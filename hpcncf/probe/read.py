@@ -115,6 +115,8 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
     if exchanged:
         backward = [each for each in stacks if each[0] == "backward"]
         stacks += [("sync", stack, library, exchanged * s) for _, stack, library, s in backward]
+    if raw["kind"] == "worker":
+        stacks = [each for each in stacks if not _starts(each[1])]
     at_start = start_up.get("stacks", [])
     imports_s = sum(s for _, doing, _, _, s in at_start if doing == "import")
     # A line that imports what it needs is the one to change only where imports are what takes long.
@@ -425,9 +427,14 @@ def _worker_busy(raw: Mapping[str, Any]) -> float | None:
     idle = sum(
         seconds
         for _, _, stack, library, seconds in raw["stacks"]
-        if not stack and library.split(" ")[0] in WAITING_IN
+        if _starts(stack) or (not stack and library.split(" ")[0] in WAITING_IN)
     )
     return 1 - idle / whole if whole > 0 else None
+
+
+def _starts(stack: Iterable[Sequence[Any]]) -> bool:
+    """Whether a spawned worker still imports its program: its loop is looked at from inside."""
+    return any(function == "<module>" for *_, function in stack)
 
 
 def _gpu_busy(figures: Mapping[str, float] | None) -> float | None:

@@ -199,6 +199,17 @@ def test_a_worker_is_busy_when_it_does_not_wait_for_indices() -> None:
     assert profile(raw()).worker_busy is None
 
 
+def test_a_spawned_worker_that_imports_makes_no_samples() -> None:
+    stacks = [
+        ["rest:-", "import", [["<string>", 1, "<module>"], ["train.py", 1, "<module>"]], "", 6.0],
+        ["rest:-", "", [DATA_LINE], "", 1.0],
+        ["rest:-", "", [], "connection _poll", 3.0],
+    ]
+    seen = profile(raw(kind="worker", stacks=stacks))
+    assert seen.worker_busy == pytest.approx(0.1)
+    assert [each.function for each in seen.lines] == ["__getitem__"]
+
+
 def write(folder: Path, **processes: dict[str, Any]) -> None:
     for name, process in processes.items():
         (folder / f"{name}.json").write_text(json.dumps(process))
