@@ -255,6 +255,23 @@ def test_preparation_counts_more_than_imports(imports_s: float, found: list[str]
     assert causes(rank) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "found"), [("TABLE = build()", ["startup_bound"]), ("import torch", [])]
+)
+def test_a_module_that_computes_while_imported_is_preparation(
+    text: str, found: list[str], tmp_path: Path
+) -> None:
+    """All of the start-up is in imports; what a module of the program's own does is its own."""
+    module = tmp_path / "tables.py"
+    module.write_text(f"{text}\n")
+    lines = [
+        line("startup", 1, 0.9, own_share=0.0, function="<module>"),
+        line("startup", 1, 0.9, function="<module>", file=str(module), depth=1),
+    ]
+    rank = profile(STEP, startup_s=6.0, imports_s=5.8, elapsed_s=8.0, startup_lines=lines)
+    assert causes(rank) == found
+
+
 def test_a_short_program_of_many_steps_is_judged() -> None:
     short = command(elapsed_s=2.5, program=(profile(STEP, steps=150),))
     assert too_short_to_judge(short) is None

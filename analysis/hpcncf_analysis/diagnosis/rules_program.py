@@ -356,10 +356,11 @@ def _startup(program: Program) -> Finding | None:
     own_s = max(0.0, rank.startup_s - rank.startup_runqueue_s)  # what neighbours did not add
     whole_s = rank.elapsed_s - rank.startup_runqueue_s - (rank.runqueue_s or 0.0)
     share = min(1.0, own_s / whole_s) if whole_s > 0 else 0.0
-    long = own_s >= 2 * thresholds.STARTUP_S or own_s - rank.imports_s >= thresholds.PREPARED_S
-    if not long or share < thresholds.STARTUP:
+    if rank.startup_s <= 0 or share < thresholds.STARTUP:
         return None
-    imports = rank.imports_s / rank.startup_s
+    imports = max(0.0, rank.imports_s / rank.startup_s - _worked_in_imports(rank.startup_lines))
+    if own_s < 2 * thresholds.STARTUP_S and own_s * (1 - imports) < thresholds.PREPARED_S:
+        return None
     return Finding(
         "startup_bound",
         share,
@@ -374,6 +375,19 @@ def _startup(program: Program) -> Finding | None:
         else "Prepare the data once and keep it in a file (numpy.save, Parquet), or do more in "
         "one run.",
         places=tuple(_places(rank.startup_lines, share)),
+    )
+
+
+def _worked_in_imports(lines: Sequence[SourceLine]) -> float:
+    """Share of the start-up in which modules of the user's own compute while they are imported."""
+    main = {each.file for each in lines if each.depth == 0}
+    return sum(
+        each.share
+        for each in lines
+        if each.function == "<module>"
+        and each.file not in main
+        and (text := text_of(each))
+        and not text.startswith(("import ", "from "))
     )
 
 
