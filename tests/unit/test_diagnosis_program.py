@@ -245,6 +245,27 @@ def test_a_phase_that_takes_a_third_is_a_cause(phase: str, cause: str) -> None:
     assert causes(profile({phase: 5.0, **rest})) == []
 
 
+@pytest.mark.parametrize(
+    ("function", "found"), [("evaluate", "evaluation_bound"), ("mine", "loop_code")]
+)
+def test_a_metric_after_the_models_last_score_is_evaluation(function: str, found: str) -> None:
+    lines = [
+        line("loop", 67, 1.0, function="fit", own_share=0.4),
+        line("loop", 52, 0.6, function=function, own_share=0.1, depth=1),
+        line("loop", 13, 0.5, function="gauc", depth=2),
+        line("evaluation", 67, 1.0, function="fit"),
+        line("evaluation", 51, 1.0, function=function, depth=1),
+        line("optimizer", 66, 1.0, function="fit"),
+    ]
+    rank = profile(
+        {"loop": 60.0, "evaluation": 5.0, "forward": 15.0, "backward": 20.0}, lines=lines
+    )
+    first, *others = find(command(program=[rank]))
+    assert (first.cause, others) == (found, [])
+    if found == "evaluation_bound":
+        assert (first.share, first.places[0].line) == (pytest.approx(0.05 + 0.6 * 0.6), 13)
+
+
 def test_a_model_that_is_no_module_computes_in_the_loop() -> None:
     assert causes(profile({"loop": 50.0, "backward": 50.0})) == []
 

@@ -61,6 +61,8 @@ LONG_STEP_S: Final = 0.01
 # Of pairs of looks: 0.49 to 1.0 in six Python loops, 0.0 to 0.17 in three programs of arrays.
 INTERPRETS: Final = 0.35
 COMPUTES: Final = 0.2
+# Functions whose time after `no_grad` is evaluation as well.
+EVALUATES: Final = re.compile(r"eval|valid|test|metric", re.IGNORECASE)
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
@@ -726,18 +728,49 @@ def _work(program: Program) -> tuple[str, list[int]]:
 
 
 def _evaluation(program: Program) -> Finding | None:
-    share = program.share("evaluation")
+    scored, metrics = program.share("evaluation"), _metrics(program)
+    computed = program.share("loop") * metrics[0]
+    share = scored + computed
     if share < 1.5 * thresholds.WORTH:
         return None
+    facts = [f"evaluation takes {format_percent(share)} of the time"]
+    places = program.places("evaluation")
+    if computed > scored:
+        facts.append(f"{format_percent(computed)} is after its model has computed")
+        places = tuple(_places(metrics[1], computed))
     return Finding(
         "evaluation_bound",
         share,
         "time",
-        (f"evaluation takes {format_percent(share)} of the time",),
+        tuple(facts),
         "Evaluate less often, in larger batches, or against sampled items.",
         gain=removed(share),
-        places=program.places("evaluation"),
+        places=places,
     )
+
+
+def _metrics(program: Program) -> tuple[float, list[SourceLine]]:
+    """Share of the time between the phases in which a function that evaluates goes on without
+    its model, as for a metric; and its lines, by their share of that."""
+    lines = program.longest.lines
+    steps = ("input", "forward", "backward", "optimizer")
+    trains = {(each.file, each.function) for each in lines if each.phase in steps}
+    scores = {(each.file, each.function) for each in lines if each.phase == "evaluation"} - trains
+    loop = [each for each in lines if each.phase == "loop"]
+    calls = [
+        each
+        for each in loop
+        if (each.file, each.function) in scores and EVALUATES.search(each.function)
+    ]
+    depth = min((each.depth for each in calls), default=0)
+    share = min(1.0, sum(each.share for each in calls if each.depth == depth))
+    return share, [
+        each.model_copy(
+            update={"share": min(1.0, each.share / share), "own_share": each.own_share / share}
+        )
+        for each in loop
+        if share and each.depth >= depth and (each.file, each.function) not in trains
+    ]
 
 
 def _checkpoint(program: Program) -> Finding | None:
@@ -775,7 +808,7 @@ def _loop(program: Program) -> Finding | None:
     # A model that is no Module computes there, too: about half as long as its backward pass.
     # What one rank spends there beyond the others is a straggler's.
     share = min(shares_of(each).get("loop", 0.0) for each in program.ranks)
-    share *= 1 - sum(each.own_share for each in _written(program))
+    share *= max(0.0, 1 - sum(each.own_share for each in _written(program)) - _metrics(program)[0])
     share -= max(0.0, program.share("backward") - program.share("forward"))
     if not program.steps and program.longest.seconds > 0:
         share -= program.longest.imports_s / program.longest.seconds
