@@ -145,13 +145,13 @@ class Programs(Tuning):
         return found.findings if found else ()
 
     def suggested(self, setup: Setup) -> list[Remedies]:
-        """By the diagnosis of a trial; for the unchanged program also what is always worth a
-        look."""
+        """By the diagnosis of a trial, the first cause first; for the unchanged program then what
+        is always worth a look."""
         words: list[str] = []
-        if not setup.remedies:
-            words += ALWAYS if setup.cores > 1 else ALWAYS[1:]
         for finding in self.findings(setup):
             words += SUGGESTED.get(finding.cause, ())
+        if not setup.remedies:
+            words += ALWAYS if setup.cores > 1 else ALWAYS[1:]
         parsed = [Remedies.parse(word) for word in dict.fromkeys(words)]
         return [each for each in parsed if (each.workers or 0) <= 2 * setup.cores]
 
@@ -300,8 +300,9 @@ def select_trials(tuning: Programs, known: Known) -> Step:
         if tried.figure(base) is None:
             break
     if not ranked:
-        first = tuning.grid.run(known.trials[0].ask).id
-        return Step("done", f"{known.trials[0].reason}; its output: hpcncf logs {first}")
+        failed = next(each for each in known.trials if each.reason)
+        run = tuning.grid.run(failed.ask).id
+        return Step("done", f"{failed.reason}; its output: hpcncf logs {run}")
     repeats = open_ones(ranked[:REPEATS], tuning.objective)
     unchanged = tried.figure(base)
     if unchanged is not None and unchanged.runs < 2 and unchanged not in repeats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -142,6 +143,15 @@ def test_losses_that_round_differently_are_the_same() -> None:
     assert program.first_difference(LOSSES, (0.7, 0.6, 0.56)) == 2
 
 
+def test_what_the_diagnosis_suggests_is_tried_first(
+    tuning: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget may end before what is always worth a look."""
+    findings = [SimpleNamespace(cause="dense_optimizer")]
+    monkeypatch.setattr(Programs, "findings", lambda *_: findings)
+    assert [str(each) for each in tuning.suggested(Setup(4))] == ["rowwise", "threads=1", "fused"]
+
+
 @pytest.mark.usefixtures("suggestions")
 def test_a_round_is_cut_to_the_budget(tuning: Programs) -> None:
     """A trial of 9 s on 4 cores takes 0.01 core-hours."""
@@ -174,6 +184,16 @@ def test_a_gain_beside_neighbours_is_not_recommended(tuning: Programs, whose: st
     assert program.advise(tried(short, *trials), 0).disturbed == (whose == "")
     assert step_of(short, *trials, *trials).chosen == 1
     assert step_of(short, seen("", 1.0), seen("fused", 0.4)).chosen == 1
+
+
+@pytest.mark.usefixtures("suggestions")
+def test_a_program_that_runs_only_once_is_named_with_the_run_that_failed(tuning: Programs) -> None:
+    """As one that refuses a folder of results that is there."""
+    reason = "failed, rank 0: exit code: 1"
+    failed = seen("", None, fate="failed", reason=reason)
+    found = step_of(tuning, seen("", 1.0), failed)
+    assert (found.kind, found.chosen) == ("done", None)
+    assert found.why.startswith(reason)
 
 
 @pytest.mark.usefixtures("suggestions")
