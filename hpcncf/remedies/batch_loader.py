@@ -73,6 +73,8 @@ class BatchLoader(IterableDataset[Any]):
         self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
         self.generator, self.sampler, self.transform = generator, sampler, transform
         self.prefetch = prefetch
+        self._begun = 0
+        """Epochs in this worker."""
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -92,8 +94,9 @@ class BatchLoader(IterableDataset[Any]):
             # A DataLoader draws its workers' seed here, and the order with the first batch.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             return self._prefetched(self._batches(self.generator))
+        self._begun += 1  # workers that stay have one seed for all epochs
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(worker.seed - worker.id)  # one order for all workers
+            torch.manual_seed(worker.seed - worker.id + self._begun)  # one order for all workers
             batches = list(self._batches(None))
         return map(self._made, batches[worker.id :: worker.num_workers])
 
@@ -177,6 +180,8 @@ def _columns(data: Sequence[Any]) -> tuple[list[Tensor] | None, Tensor | None]:
         return list(first.tensors), rows
     if len(data) == 1 and rows is None and hasattr(first, "__getitems__"):
         return None, None
+    if isinstance(data[-1], int):
+        raise ValueError(f"{data[-1]}: give the size of a batch by name, batch_size={data[-1]}")
     wrong = [each for each in data if not isinstance(each, Tensor | np.ndarray | list)]
     if wrong or rows is not None:
         raise ValueError(

@@ -81,7 +81,7 @@ class NegativeSampler:
         """
         self._follow_worker()
         asked = users.cpu().numpy() if isinstance(users, Tensor) else np.asarray(users)
-        known = np.minimum(asked.astype(np.int64, copy=False).reshape(-1), self.n_users)
+        known = np.minimum(_integers(asked.reshape(-1), "users"), self.n_users)
         if (self._held[known] >= self.n_items).any():
             full = int(known[self._held[known] >= self.n_items][0])
             raise ValueError(f"user {full} has all {self.n_items} items: no negative is left")

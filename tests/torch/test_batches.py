@@ -70,6 +70,12 @@ def test_pairs_that_cannot_be_are_refused(users: Any, items: Any, n_items: int) 
         NegativeSampler(users, items, n_items)
 
 
+@pytest.mark.parametrize("asked", [[-1], [0.5]])
+def test_users_that_cannot_be_are_refused(asked: list[Any]) -> None:
+    with pytest.raises(ValueError, match="users"):
+        NegativeSampler(USERS, ITEMS, 8)(torch.tensor(asked))
+
+
 def test_seed_and_epoch_decide_and_a_pickled_sampler_goes_on() -> None:
     first, second = (NegativeSampler(USERS, ITEMS, 8, seed=5) for _ in range(2))
     users = torch.zeros(100, dtype=torch.int64)
@@ -234,6 +240,14 @@ def test_workers_share_the_batches_and_draw_negatives_of_their_own(shuffle: bool
     assert not torch.equal(first[0][1], second[0][1])
 
 
+def test_workers_that_stay_shuffle_each_epoch_anew() -> None:
+    loader = BatchLoader(Y, batch_size=10, shuffle=True)
+    stay = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    first, second = (torch.cat([rows for (rows,) in stay]) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort().values, second.sort().values)
+
+
 def test_a_thread_ends_with_the_loop_and_its_error_is_the_programs() -> None:
     def fails(x: Tensor) -> Tensor:
         if x[0] >= 50:
@@ -276,11 +290,12 @@ def test_a_slow_transform_starts_a_thread_and_the_order_stays(
     [
         ((), {}),
         ((X, Y[:5]), {}),
+        ((TensorDataset(X), 64), {}),
         (("text",), {}),
         ((X,), {"batch_size": 0}),
         ((X,), {"shuffle": True, "sampler": range(3)}),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(data: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"expected|exclude"):
+    with pytest.raises(ValueError, match=r"expected|exclude|batch_size=64"):
         BatchLoader(*data, **options)
