@@ -304,7 +304,9 @@ class _OfTable(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return dispatch(func, args, kwargs or {})
+        # What a call does depends on the rows that wait, so nothing that was compiled holds again.
+        call = dispatch_outside if torch.compiler.is_compiling() else dispatch
+        return call(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) not in memo:
@@ -395,6 +397,8 @@ def copied(tensor: _OfTable) -> Tensor:
 
 def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `func` with tables that are up to date and gradients in the form that it can take."""
+    if torch._C._get_tracing_state() is not None and give_back_traced(tree_leaves((args, kwargs))):
+        return func(*args, **kwargs)
     if (handler := HANDLERS.get(func)) is not None:
         found = handler(*args, **kwargs)
         if found is not NotImplemented:
@@ -415,6 +419,24 @@ def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         if tables:
             found = with_views(found, list(tables.values()))
         return found
+
+
+def give_back_traced(tensors: Iterable[Any]) -> bool:
+    """The tables that a trace reads: it will read them unseen. Whether there are any."""
+    state, found = torch._C._get_tracing_state(), False
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        for each in tensors:
+            if isinstance(each, RowwiseParameter):
+                each._table.give_back("torch.jit.trace reads it unseen")
+                found = True
+    finally:
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
+    return found
+
+
+dispatch_outside = torch._disable_dynamo(dispatch)  # type: ignore[attr-defined]
+"""Uncompiled, between compiled parts of the program."""
 
 
 def with_views(found: Any, tables: list[RowTable]) -> Any:
@@ -451,8 +473,10 @@ def call_on_all_rows(
 
 
 def pointer_of(value: Any) -> int | None:
-    """Where its memory begins; None: it is no tensor of rows and columns."""
+    """Where its memory begins; None: it is no tensor of rows and columns, or one of vmap's."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return None
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
         return None
     return value.untyped_storage().data_ptr()
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -616,6 +617,45 @@ def test_hooks_behind_a_step_see_its_gradients() -> None:
     table(torch.tensor([1])).sum().backward()
     optimizer.step()
     assert norms == pytest.approx([math.sqrt(2)])
+
+
+def test_torchs_function_transforms_read_current_rows() -> None:
+    twins, found = Twins(OPTIMIZERS["adam"]), []
+    for number in range(4):
+        twins.step([[number, 2]])
+    for model in twins.models:
+        weight = model.get_parameter("users.weight").detach()
+        found.append(
+            torch.func.vmap(lambda id, weight=weight: F.embedding(id, weight))(torch.arange(4))
+        )
+    assert torch.allclose(*found, rtol=0, atol=1e-12)
+
+
+def test_a_compiled_program_is_compiled_once() -> None:
+    """Its lookups are made between the compiled parts: which rows wait changes in each step."""
+    counter = CompileCounter()
+    twins = Twins(OPTIMIZERS["adam"])
+    for side in twins.sides:
+        side.network = torch.compile(side.model, backend=counter if side.rowwise else "eager")
+    counts = []
+    for number in range(6):
+        twins.step([[number, 2]])
+        counts.append(counter.frame_count)
+    assert counts[0] == counts[-1] > 0
+    assert "users.weight" in twins.sides[1].rowwise[0].tables
+    twins.check()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's: traces are deprecated
+def test_tables_that_a_trace_reads_are_given_back() -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    for number in range(6):
+        twins.step([[number, 2]])
+        if number == 2:
+            for side in twins.sides:
+                side.network = torch.jit.trace(side.model, torch.tensor([1, 2]))  # type: ignore[no-untyped-call]
+    assert not twins.sides[1].rowwise[0].tables
+    twins.check()
 
 
 def test_a_later_optimizer_takes_the_tables_over() -> None:
