@@ -284,13 +284,20 @@ def test_a_module_that_computes_while_imported_is_preparation(
 ) -> None:
     """All of the start-up is in imports; what a module of the program's own does is its own."""
     module = tmp_path / "tables.py"
-    module.write_text(f"{text}\n")
+    module.write_text(f"{text}\nOTHERS = [\n    price(x) for x in names]\n")
     lines = [
         line("startup", 1, 0.9, own_share=0.0, function="<module>"),
-        line("startup", 1, 0.9, function="<module>", file=str(module), depth=1),
+        line("startup", 1, 0.7, function="<module>", file=str(module), depth=1),
+        *(
+            line("startup", at, 0.2, function="<module>", file=str(module), depth=at - 1)
+            for at in (2, 3)
+        ),
     ]
     rank = profile(STEP, startup_s=6.0, imports_s=5.8, elapsed_s=8.0, startup_lines=lines)
     assert causes(rank) == found
+    if found:
+        (startup,) = find(command(program=[rank]))
+        assert "imports took 7\u202f% of that" in startup.evidence
 
 
 def test_a_short_program_of_many_steps_is_judged() -> None:

@@ -383,11 +383,16 @@ def _startup(program: Program) -> Finding | None:
 def _worked_in_imports(lines: Sequence[SourceLine]) -> float:
     """Share of the start-up in which modules of the user's own compute while they are imported."""
     main = {each.file for each in lines if each.depth == 0}
+    modules = [each for each in lines if each.function == "<module>" and each.file not in main]
+    # A comprehension is called by the line around it.
+    outermost = {
+        file: min(each.depth for each in modules if each.file == file)
+        for file in {each.file for each in modules}
+    }
     return sum(
         each.share
-        for each in lines
-        if each.function == "<module>"
-        and each.file not in main
+        for each in modules
+        if each.depth == outermost[each.file]
         and (text := text_of(each))
         and not text.startswith(("import ", "from "))
     )
