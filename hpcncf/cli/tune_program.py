@@ -88,8 +88,8 @@ def table(tried: Tried) -> list[str]:
         rows.append(
             [
                 one.point.label,
-                f"{1000 * one.epoch_s:.3g}",
-                f"{1000 * one.low:.3g}-{1000 * one.high:.3g}",
+                _in_ms(one.epoch_s),
+                f"{_in_ms(one.low)}-{_in_ms(one.high)}",
                 f"{base.epoch_s / one.epoch_s:.2f}x" if base else "",
                 f"{used[0]:.2f}" if used else "",
                 f"{max(each.memory_mib for each in own):,.0f}",
@@ -153,3 +153,8 @@ def _plain(advice: Advice | None) -> dict[str, Any] | None:
         "disturbed": advice.disturbed,
         "settings": advice.setup.settings,
     }
+
+
+def _in_ms(seconds: float) -> str:
+    """With three digits, as `1,910` and `0.408`."""
+    return f"{float(f'{1000 * seconds:.3g}'):,.12g}"

@@ -252,6 +252,9 @@ def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) ->
     at = differences[0]
     if at is None or None in differences:
         return ""
+    again = [first_difference(unchanged[0].losses, each.losses) for each in unchanged]
+    if any(each is not None for each in again):
+        return "unchanged, its losses differ from run to run (does it go on from an earlier one?)"
     theirs, own = unchanged[0].losses[at], seen.losses[at]
     return f"other results: loss {own} in step {at + 1}, unchanged {theirs}"
 

@@ -152,6 +152,14 @@ def test_what_the_diagnosis_suggests_is_tried_first(
     assert [str(each) for each in tuning.suggested(Setup(4))] == ["rowwise", "threads=1", "fused"]
 
 
+def test_a_program_that_differs_from_itself_shows_nothing_of_a_remedy(tuning: Programs) -> None:
+    unchanged = [seen("", 1.0), seen("", 1.0, losses=(0.2, 0.1, 0.05))]
+    found = tried(tuning, *unchanged, seen("fused", 0.5, losses=(0.4, 0.3, 0.2)))
+    assert "from run to run" in found.known.trials[-1].reason
+    alike = tried(tuning, *unchanged, seen("fused", 0.5, losses=unchanged[1][1].losses))
+    assert alike.known.trials[-1].fate == "completed"
+
+
 @pytest.mark.usefixtures("suggestions")
 def test_a_round_is_cut_to_the_budget(tuning: Programs) -> None:
     """A trial of 9 s on 4 cores takes 0.01 core-hours."""
