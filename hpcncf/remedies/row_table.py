@@ -50,7 +50,7 @@ class RowTable:
         """Whether torch's optimizer, in its step, is to see no gradient."""
         self.give_back: Callable[[str], None]
         """Lets torch's optimizer update the table from now on; the argument is the reason."""
-        self.steps_taken = self.rows_read = 0
+        self.steps_taken = self.rows_read = self.times_settled = 0
         self._gradient: RowGradient | None = None
         self._wrappers: WeakSet[DistributedDataParallel] = WeakSet()
         parameter.__class__ = RowwiseParameter
@@ -130,6 +130,7 @@ class RowTable:
         """Bring every row up to date."""
         if self._is_current:
             return
+        self.times_settled += 1
         with plainly():
             behind = (self._last < self.rule.steps.now).nonzero().squeeze(1)
             for ids in torch.split(behind, ROWS_AT_ONCE.get(behind.device.type, ON_GPU)):

@@ -138,6 +138,8 @@ class Rowwise:
             table.hidden = True
             if table.steps_taken == STEPS_JUDGED:
                 share = table.rows_read / STEPS_JUDGED / len(table.values)
+                if table.times_settled > STEPS_JUDGED // 2:
+                    share = 1.0
                 # DistributedDataParallel could not go back to gradients of all rows.
                 if share > self._most and not torch.distributed.is_initialized():
                     crowded.append((name, f"a step reads {share:.0%} of its rows"))

@@ -741,6 +741,20 @@ def test_a_table_of_which_each_step_reads_much_is_given_back(rows: int) -> None:
         assert torch.allclose(first, second, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("each", [1, 5])
+def test_a_table_that_the_program_reads_whole_in_each_step_is_given_back(each: int) -> None:
+    table = nn.Embedding(10_000, 64)
+    optimizer = torch.optim.Adam(table.parameters())
+    found = rowwise(table, optimizer)
+    for step in range(25):
+        optimizer.zero_grad()
+        (table(torch.tensor([step])) ** 2).sum().backward()
+        optimizer.step()
+        if step % each == 0:
+            table.weight.data.clamp_(-1, 1)
+    assert found.left == ({"weight": "a step reads 100% of its rows"} if each == 1 else {})
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compiled_loops_move_rows_as_torch_does(dtype: torch.dtype) -> None:
     if row_kernels.library() is None:
