@@ -132,6 +132,15 @@ def test_a_walk_that_scattered_rows_would_not_shorten_is_no_cause(
     assert causes(profile(seconds, tables=[items], parameters=153_600)) == expected
 
 
+@pytest.mark.parametrize(("rows", "remedy"), [(100_000, "rowwise"), (30_000, "fused")])
+def test_small_tables_are_not_advised_what_leaves_them_alone(rows: int, remedy: str) -> None:
+    seconds = {"forward": 30.0, "backward": 20.0, "optimizer": 50.0}
+    rank = profile(seconds, tables=[table(500, rows)], parameters=16 * rows)
+    (found,) = find(command(program=(rank,)))
+    assert found.cause == "dense_optimizer"
+    assert remedy in found.remedy
+
+
 def test_a_pool_found_mostly_in_the_library_competes_for_the_lock() -> None:
     def thread(**found: Any) -> ProgramThread:
         plain = {"threads": 1, "cpu_s": 0.9, "runqueue_s": 0.85, "seen_s": 4.97, "also": []}

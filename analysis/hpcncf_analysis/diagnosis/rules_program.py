@@ -89,6 +89,8 @@ NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)
 ALL_LEFT: Final = 0.9
+# Numbers in a table from which on `hpcncf.remedies.rowwise` takes it.
+LEAST_BY_ROWS: Final = 2**19
 # The feed-forward layer of a transformer; tables of 2,000 rows and more are rarely as wide.
 TALL: Final = 4
 LARGEST_SOURCE: Final = 1024**2
@@ -616,6 +618,7 @@ def _dense_optimizer(program: Program) -> Finding | None:
     left = [min(ALL_LEFT, cost * touched / rows) for cost in SCATTERED]
     if left[0] == ALL_LEFT:
         return None  # an update of scattered rows would take as long as the walk
+    large = any(each.rows * each.width >= LEAST_BY_ROWS for each in few)
     return Finding(
         "dense_optimizer",
         min(1.0, share + made / 2),
@@ -626,8 +629,11 @@ def _dense_optimizer(program: Program) -> Finding | None:
             f"the optimizer takes {format_percent(program.share('optimizer'))} of the time, the "
             f"backward pass {format_percent(program.share('backward'))}",
         ),
-        "Update only rows with a gradient, same result: hpcncf.remedies.rowwise(model, optimizer).",
-        gain=reduced(min(1.0, share + made), (left[0], left[1], left[2])),
+        "Update only rows with a gradient, same result: hpcncf.remedies.rowwise(model, optimizer)."
+        if large
+        else "Let one call update all parameters (fused=True, or hpcncf run --with fused): these "
+        "tables are too small to gain from updates by rows.",
+        gain=reduced(min(1.0, share + made), (left[0], left[1], left[2])) if large else None,
         places=program.places("optimizer"),
     )
 
