@@ -69,7 +69,9 @@ def test_a_command_is_not_disturbed_and_leaves_the_records_of_a_run(tmp_path: Pa
     assert "\x1b" not in done.stderr, "no terminal, no escape codes"
     plain = json.loads((tmp_path / "out.json").read_text())
     assert plain["rank"]["kind"] == "rank"
-    assert plain["conclusion"] in " ".join(done.stderr.split())
+    # Beside others it may last long enough for what the probe saw to stand there instead.
+    said = " ".join(done.stderr.split())
+    assert plain["conclusion"] in said or "Where the time goes" in said
 
     attempt = only(tmp_path)
     rank = read_record(attempt.rank(0), RankRecord)

@@ -527,6 +527,8 @@ def test_the_costliest_finding_is_the_primary_one() -> None:
     [
         ("sync_bound", 0.6, "sync_bound"),
         ("sync_bound", 0.25, "neighbour_load"),  # without the neighbour too little would be left
+        ("oversubscribed", 0.25, "neighbour_load"),  # nor here
+        ("oversubscribed", 0.6, "oversubscribed"),
         ("straggler", 0.25, "straggler"),  # its waits for a core are not in it
     ],
 )

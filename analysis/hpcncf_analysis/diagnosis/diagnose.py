@@ -181,9 +181,10 @@ def _is_explained(finding: Finding, others: Sequence[Finding], inside: bool) -> 
     return any(
         finding.cause in EXPLAINS.get(other.cause, ())
         and (
-            # The probe has taken the waits for a core out, but for those of an exchange's threads;
-            # the steps beside it are slower as well, so about half of the neighbour counts.
-            finding.cause == "sync_bound"
+            # The probe has taken the waits for a core out, but for those of an exchange's threads
+            # and of threads for each other; the steps beside it are slower as well, so about half
+            # of the neighbour counts.
+            finding.cause in ("sync_bound", "oversubscribed")
             and (1 - other.share / 2) * finding.share < thresholds.WORTH
             if inside and other.cause == "neighbour_load"
             else thresholds.EXPLAINED * other.share >= finding.share
