@@ -268,3 +268,17 @@ def _no_rows() -> Any:
     from hpcncf_analysis.configurations import Table
 
     return Table([], [])
+
+
+def test_the_cause_shown_is_of_the_job_not_of_the_run_that_was_longest() -> None:
+    """An epoch of `slow` takes 10 s and one of `long` 2 s, which had twenty times as many."""
+    slow = configuration("slow", seconds=10.0, run_id="a", core_hours=1.0)
+    long = configuration("long", seconds=2.0, run_id="b", epochs=60, core_hours=4.0)
+    best = configuration("best", seconds=1.0, run_id="c", core_hours=0.1)
+    found = {
+        "a": diagnosis("a", finding("python_input")),
+        "b": diagnosis("b", finding("sync_bound")),
+        "c": diagnosis("c"),
+    }
+    table = judge([slow, long, best], diagnoses=found, epochs=3)
+    assert conclude([slow, long, best], {"completed": 3}, table, found).cause == "python_input"

@@ -404,7 +404,7 @@ def explain_cause(
     def order(each: tuple[Judged, object, Finding]) -> tuple[bool, float]:
         row, _, finding = each
         open_here = best is not None and row.key == best.key and best.cause is not None
-        return open_here, finding.share * (row.one.median("core_hours") or 0.0)
+        return open_here, finding.share * row.core_h
 
     row, found, finding = max(causes, key=order)
     equal = sum(other.cause == finding.cause for _, _, other in causes)
