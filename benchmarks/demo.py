@@ -6,7 +6,6 @@ made data of its shape.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import yaml
 
 from benchmarks import results
 from benchmarks.verbs import Verbs, end_in_order
+from hpcncf_analysis.quality import at_equal_epochs
 
 JOB: Final = Path(__file__).parent.parent / "jobs/demo.yaml"
 SHOWN: Final = {
@@ -37,17 +37,9 @@ USUAL: Final = {
     "training.engine": "reference",
 }
 LIMIT_S: Final = 600.0
-EPOCHS: Final = 5
 
 
-def hr10(folder: Path, run: Mapping[str, Any]) -> float:
-    """After the epochs that all have."""
-    [record] = (folder / "runs" / run["run_id"]).glob("attempt-1/rank-0.json")
-    value: float = json.loads(record.read_text())["training"]["epochs"][EPOCHS - 1]["hr10"]
-    return value
-
-
-def row(name: str, runs: Sequence[Mapping[str, Any]], folder: Path) -> list[str]:
+def row(name: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of one configuration's repeats."""
 
     def of(column: str) -> float:
@@ -59,7 +51,7 @@ def row(name: str, runs: Sequence[Mapping[str, Any]], folder: Path) -> list[str]
         name,
         f"{rounded:,.0f}",
         f"{min(speeds):,.0f}–{max(speeds):,.0f}",
-        f"{median(hr10(folder, run) for run in runs):.3f}",
+        f"{of('hr10'):.3f}",
         f"{of('cores_allocated'):g} / {of('cores_used'):.2f}",
         f"{of('cpu_efficiency'):.0%}".replace("%", " %"),
         f"{of('core_s_per_epoch'):.2f}",
@@ -75,15 +67,21 @@ def main() -> int:
         verbs = Verbs(Path(temporary), LIMIT_S)
         job["data"] = {"path": verbs.frappe()}
         found = verbs.results(job)
+        compared = at_equal_epochs(found.runs, found.epochs)
         rows = []
         for name, point in zip(SHOWN, job["points"], strict=True):
             settings = [(key.split(".")[1], value) for key, value in (USUAL | point).items()]
-            runs = [run for run in found.runs if all(run[key] == x for key, x in settings)]
+            runs = [run for run in compared if all(run[key] == x for key, x in settings)]
             assert len(runs) == job["repeats"], name
-            rows.append(row(name, runs, verbs.folder / job["name"]))
+            rows.append(row(name, runs))
     title = found.runs[0]["data_title"]
     print(f"{title}; {job['repeats']} runs of each in turn: medians, least and most speed.\n")
-    columns = ["configuration", "instances/s:", "range:", f"HR@10, {EPOCHS} epochs:"]
+    columns = [
+        "configuration",
+        "instances/s:",
+        "range:",
+        f"HR@10, {compared[0]['scored_epochs']} epochs:",
+    ]
     columns += ["cores allocated / used:", "CPU efficiency:", "core-s per epoch:"]
     print(*results.table(columns, rows), sep="\n")
     return 0

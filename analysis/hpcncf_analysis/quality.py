@@ -74,8 +74,8 @@ def evaluation_task(one: Configuration) -> tuple[Any, ...]:
     row = one.rows[0]
     if one.is_command:
         return ("command", one.command, quality_metric(one))
-    scored = _instances(row, row.get("scored_epochs") or row.get("epochs"))
-    return row.get("evaluation"), row.get("data_key"), scored
+    scored = {**row, "epochs": row.get("scored_epochs") or row.get("epochs")}
+    return row.get("evaluation"), row.get("data_key"), instances_seen(scored)
 
 
 def instances_seen(row: Mapping[str, Any]) -> int | None:
@@ -83,11 +83,7 @@ def instances_seen(row: Mapping[str, Any]) -> int | None:
 
     A run that `max_steps` cut short saw a batch, with its negatives, in each step.
     """
-    return _instances(row, row.get("epochs"))
-
-
-def _instances(row: Mapping[str, Any], epochs: int | None) -> int | None:
-    whole = row.get("instances_per_epoch")
+    whole, epochs = row.get("instances_per_epoch"), row.get("epochs")
     seen = None if not whole or not epochs else int(whole * epochs)
     steps, batch = row.get("max_steps"), row.get("batch")
     if not steps or not batch:

@@ -136,9 +136,10 @@ def gather_data(
     quality: float | None = None,
 ) -> ReportData:
     """What the analysis finds in the tables; the job files are written."""
-    shown = group_configurations(at_equal_epochs(found.runs, found.epochs))
+    complete = completed_runs(found.runs)
+    shown = group_configurations(at_equal_epochs(complete, found.epochs))
     frame = found.frames()["runs"]
-    counted = [row["run_id"] for row in completed_runs(found.runs)]
+    counted = [row["run_id"] for row in complete]
     alerts: list[str] = []
     with omit_failure("comparison of the runs with each other") as failed:
         alerts += find_alerts(frame[frame["run_id"].isin(counted)], shown)
