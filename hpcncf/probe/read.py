@@ -117,14 +117,14 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         stacks += [("sync", stack, library, exchanged * s) for _, stack, library, s in backward]
     if raw["kind"] == "worker":
         stacks = [each for each in stacks if not _starts(each[1])]
-    at_start = start_up.get("stacks", [])
+    at_start = start_up.get("stacks", raw["stacks"])
     imports_s = sum(s for _, doing, _, _, s in at_start if doing == "import")
     # A line that imports what it needs is the one to change only where imports are what takes long.
     imports = 2 * imports_s >= sum(s for *_, s in at_start)
     startup = [
         ("startup", stack, "", s)
         for _, doing, stack, _, s in at_start
-        if imports or doing != "import"
+        if start_up and (imports or doing != "import")
     ]
     ready_s = _main_figures(raw)
     trains = [each for each in role.loaders if not each.evaluates]
@@ -143,9 +143,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         elapsed_s=raw["elapsed_s"],
         startup_s=start_up.get("seconds", 0.0),
         startup_runqueue_s=_startup_runqueue(raw) if start_up else 0.0,
-        imports_s=sum(
-            s for _, doing, _, _, s in start_up.get("stacks", raw["stacks"]) if doing == "import"
-        ),
+        imports_s=imports_s,
         seconds=sum(each.seconds for each in phases.values()),
         cpu_s=raw["since_cpu_s"],
         steps=steps,

@@ -23,7 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hpcncf.errors import UsageError
 from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
 from hpcncf.remedies.row_rules import AdamWRule
-from hpcncf.remedies.rowwise_optimizer import Rowwise
+from hpcncf.remedies.rowwise_optimizer import SMALL, Rowwise
+from hpcncf_analysis.diagnosis.rules_program import LEAST_BY_ROWS
 
 ROWS = 17
 
@@ -786,3 +787,8 @@ def test_a_model_with_small_tables_alone_keeps_no_hooks() -> None:
     assert list(rowwise(table, optimizer).left) == ["weight"]
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
+
+
+def test_the_diagnosis_advises_rows_for_the_tables_that_are_taken() -> None:
+    """It cannot ask: it imports no torch."""
+    assert SMALL["for_each"] == LEAST_BY_ROWS

@@ -205,7 +205,7 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
     first, library = diagnosis.primary, 0.0 if program.steps else program.library_cores
     spinning = program.spinning if first and first.cause == "python_input" else 0.0
     idle = library if program.interprets else spinning
-    need = max(1, math.ceil(cores.used - idle - 0.3))
+    need = max(1, math.ceil(cores.used - idle - SOME_CORES))
     need = min(need, math.ceil(cores.allocated))
     text = f"{pluralize(need, 'core')} as it is now (allocated "
     text += f"{format_cores(cores.allocated)}, used {format_cores(cores.used)}"

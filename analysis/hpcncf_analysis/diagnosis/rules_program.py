@@ -58,7 +58,8 @@ SERIAL: Final = 0.45
 # by more.
 LIMITED: Final = 0.75
 LONG_STEP_S: Final = 0.01
-# Of pairs of looks: 0.49 to 1.0 in six Python loops, 0.0 to 0.17 in three programs of arrays.
+# Of pairs of looks: 0.49 to 1.0 in six Python loops of tests/programs, 0.0 to 0.13 in two programs
+# of arrays there.
 INTERPRETS: Final = 0.35
 COMPUTES: Final = 0.2
 # Functions whose time after `no_grad` is evaluation as well.
