@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import make_results
 import pytest
 
 from hpcncf.collect.collect import collect
-from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import Batches, NodeRecord, RankRecord, read_record, utc_now
-from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_results
-from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
-from hpcncf_analysis.diagnosis.predictions import (
-    Prediction,
-    Remedy,
+from hpcncf.records.schema import Batches, NodeRecord, RankRecord, read_record
+from hpcncf_analysis.diagnosis.diagnose import (
+    diagnose,
     diagnose_file,
     diagnose_folder,
-    remedies,
-    score_predictions,
-    with_remedies,
+    diagnose_results,
 )
+from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
 from hpcncf_analysis.diagnosis.rules_cores import mean_gpus
 from hpcncf_analysis.diagnosis.rules_time import running_step
 
@@ -190,70 +184,3 @@ def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) ->
     attempt = paths.run(run.id).attempt(1)
     seen = diagnose_folder(paths.run(run.id).folder)
     assert seen == diagnose_folder(attempt.folder) == diagnose_file(attempt.rank(0))
-
-
-def naive(folder: Path) -> tuple[JobSpec, list[Remedy]]:
-    """A job of one point, a naive loader's, that was run; and its remedies."""
-    points = [{"training.loader": "per_sample"}]
-    paths = make_results.demo(folder, repeats=1, points=points)
-    make_results.complete(paths)
-    rows = collect(paths).runs
-    data = {"path": str(folder / "data")}
-    job = JobSpec.model_validate({"name": "demo", "data": data, "points": points})
-    return job, remedies(rows, diagnose_results(paths, rows))
-
-
-def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
-    job, wanted = naive(tmp_path)
-    after, made = with_remedies(job, wanted, frozenset(), utc_now())
-    assert after.points == [*job.points, {"training.loader": "vectorized"}]
-    assert after.repeats == 3
-    assert [each.cause for each in made] == ["python_input"]
-    # Its input takes 71 %.
-    assert made[0].factor == pytest.approx(1 / (0.04 * 0.71 + 0.29 / 1.25))
-
-
-def test_what_was_measured_already_is_not_predicted(tmp_path: Path) -> None:
-    job, wanted = naive(tmp_path)
-    _, made = with_remedies(job, wanted, frozenset(), utc_now())
-    measured = frozenset(each.after for each in made)
-    assert measured
-    assert with_remedies(job, wanted, measured, utc_now())[1] == []
-
-
-def prediction(factor: float) -> Prediction:
-    return Prediction(
-        made_at=utc_now(),
-        cause="python_input",
-        base="a",
-        after="b",
-        changes={"training.loader": "vectorized"},
-        what="instances_per_s",
-        factor=factor,
-        low=factor / 2,
-        high=factor * 2,
-    )
-
-
-def row(config: str, speed: float) -> dict[str, Any]:
-    return {"config": config, "state": "completed", "instances_per_s": speed, "core_hours": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("factor", "within"), [(3.0, True), (2.4, True), (2.2, False), (4.0, False)]
-)
-def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
-    factor: float, within: bool
-) -> None:
-    runs = [row("a", 90.0), row("a", 100.0), row("a", 110.0), row("b", 290.0), row("b", 310.0)]
-    [seen] = score_predictions([prediction(factor)], runs)
-    assert seen["measured"] == pytest.approx(3.0)
-    assert seen["measured_low"] == pytest.approx(290 / 110)
-    assert seen["measured_high"] == pytest.approx(310 / 90)
-    assert seen["within"] is within
-
-
-def test_what_is_not_measured_yet_has_no_score() -> None:
-    [seen] = score_predictions([prediction(3.0)], [row("a", 100.0)])
-    assert seen["measured"] is None
-    assert seen["within"] is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from pydantic import ValidationError
+
+from hpcncf.errors import UsageError
 from hpcncf.monitor.memory_growth import USUALLY
-from hpcncf.paths import AttemptPaths, ResultPaths
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import rules_program, thresholds
@@ -251,3 +255,48 @@ def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> l
             if run_id in (None, record.run_id):
                 found.append(record)
     return found
+
+
+def diagnose_file(path: Path) -> Diagnosis:
+    """Of a rank's record with those that lie beside it, or of what `hpcncf run --json` wrote.
+
+    Raises RecordError if it is neither.
+    """
+    diagnosis = _diagnose_run_json(path)
+    if diagnosis is not None:
+        return diagnosis
+    record = read_record(path, RankRecord)
+    beside = diagnose_attempt(AttemptPaths(path.parent), record.run_id)
+    return beside or diagnose([record], [])
+
+
+def _diagnose_run_json(path: Path) -> Diagnosis | None:
+    """None if it is another file."""
+    try:
+        plain: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None  # its problem is named when it is read as a record
+    if not isinstance(plain, dict) or not {"rank", "node"} <= set(plain) or "kind" in plain:
+        return None
+    try:
+        rank = RankRecord.model_validate(plain["rank"])
+        return diagnose([rank], [NodeRecord.model_validate(plain["node"])])
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UsageError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
+
+
+def diagnose_folder(folder: Path) -> Diagnosis:
+    """Of a run's folder (its last attempt that left a record), or of one attempt's.
+
+    Raises UsageError if no rank left one.
+    """
+    attempts = RunPaths(folder).attempts() or [AttemptPaths(folder)]
+    for attempt in reversed(attempts):
+        diagnosis = diagnose_attempt(attempt)
+        if diagnosis is not None:
+            return diagnosis
+    raise UsageError(
+        f"{folder}: no record of a rank here; expected a results folder (it has a plan.json), a "
+        "run's folder, an attempt's, or a file rank-0.json"
+    )
