@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/engines/native/src/*)
+# If it is set, each of the hundreds of processes that the tests start compiles hpcncf anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-all bench-gpu schemas docs wheels pyz clean
