@@ -65,7 +65,7 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
     folder = paths.submitit(user())
-    for array in _arrays(tasks(runs), query_quota(load_sites(job.site))):
+    for array in _arrays(tasks(runs), query_quota()):
         yield text(folder, job, array[0][0].resources, len(array))
 
 
@@ -75,7 +75,7 @@ def _by_hand(
     site = load_sites(job.site)
     source = Source(args.job.resolve(), paths.folder, args.settings)
     alone = [[run] for run in runs]
-    for array in _arrays(alone, Quota(array=query_quota(site).array)):
+    for array in _arrays(alone, Quota(array=query_quota().array)):
         yield text_byhand(job, site, [run for (run,) in array], source)
 
 

@@ -9,7 +9,7 @@ import re
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +23,12 @@ from hpcncf.records.schema import RecordError, read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, files, read_submissions, user
 from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
-from hpcncf.slurm.query import query_jobs, run_query
-from hpcncf.slurm.site import Site, load_sites
+from hpcncf.slurm.query import parse_config, query_jobs, run_query
+from hpcncf.slurm.states import describe_reason
 from hpcncf.worker.task import work, write_report
 
 # Slurm's default MaxArraySize. It limits the index, so an array has at most as many elements.
 USUAL_ARRAY: Final = 1001
-ASSOCIATION: Final = ("account", "partition", "maxsubmitjobs", "defaultqos")
-QOS: Final = ("name", "maxsubmitjobsperuser")
 
 
 @dataclass(frozen=True)
@@ -40,58 +38,23 @@ class Quota:
     array: int = USUAL_ARRAY
     """Most elements of one array."""
     room: int | None = None
-    """Most elements that may be added to the queue now; None: no limit is known."""
+    """Most elements that may be added to the queue now; None: sbatch refuses if there are more."""
     limit: str = ""
     """Reason for `room`, in words."""
 
-    def without(self, elements: int) -> Quota:
-        """The quota after this many other elements."""
-        return self if self.room is None else replace(self, room=max(self.room - elements, 0))
 
-
-def query_quota(site: Site) -> Quota:
-    """Ask this cluster, in at most five calls; an unanswered question sets no limit."""
-    config = parse_config(_answer("scontrol", "show", "config"))
-    queue = _answer("squeue", "--noheader", "--array", f"--user={user()}", "--format=%a|%q")
-    bounds = []
-    if most := config.get("MaxJobCount", ""):
-        # Other users' jobs count too, but listing them all would burden the cluster.
-        bounds.append(_bound(int(most), len(queue.split()), "this cluster's MaxJobCount"))
-    if "limits" in config.get("AccountingStorageEnforce", ""):
-        show = ["sacctmgr", "--noheader", "--parsable2", "show"]
-        rows = _answer(*show, "assoc", f"user={user()}", f"format={','.join(ASSOCIATION)}")
-        levels = _answer(*show, "qos", f"format={','.join(QOS)}")
-        account = site.account or _answer(*show, "user", user(), "format=defaultaccount").strip()
-        bound = account_room(rows, levels, queue, account, site)
-        bounds += [bound] if bound else []
-    room, limit = min(bounds, default=(None, ""))
-    array = int(config.get("MaxArraySize", USUAL_ARRAY))
-    return Quota(max(array, 1), room, limit)  # 0 forbids arrays; one task is none
-
-
-def account_room(
-    associations: str, levels: str, queue: str, account: str, site: Site
-) -> tuple[int, str] | None:
-    """Room left by the user's association or QOS, and why. A QOS's limit overrides the other."""
-    rows = [row for row in _rows(associations, len(ASSOCIATION)) if row[0] == account]
-    rows = [row for row in rows if row[1] in ("", site.partition)]
-    if not rows:
-        return None
-    _, _, most, default_qos = max(rows, key=lambda row: row[1])  # prefers one for the partition
-    qos = site.qos or default_qos or "normal"
-    jobs = _rows(queue, 2)
-    for name, per_user in _rows(levels, len(QOS)):
-        if name == qos and per_user:
-            used = sum(row[1] == qos for row in jobs)
-            return _bound(int(per_user), used, f"MaxSubmitJobsPerUser of QOS {qos}")
-    if not most:
-        return None
-    used = sum(row[0] == account for row in jobs)
-    return _bound(int(most), used, f"MaxSubmitJobs of your account {account}")
-
-
-def _bound(most: int, used: int, name: str) -> tuple[int, str]:
-    return max(most - used, 0), f"{name} is {most:,}, {used:,} are queued already"
+def query_quota() -> Quota:
+    """Ask this cluster; an unanswered question sets no limit."""
+    config = parse_config(run_query(["scontrol", "show", "config"], []))
+    array = max(int(config.get("MaxArraySize", USUAL_ARRAY)), 1)  # 0 forbids arrays; 1 is no array
+    if "MaxJobCount" not in config:
+        return Quota(array)
+    # sbatch waits and tries again for minutes at this limit. Other users' jobs count too, but
+    # listing them all would burden the cluster.
+    queue = run_query(["squeue", "--noheader", "--array", f"--user={user()}", "--format=%i"], [])
+    most, used = int(config["MaxJobCount"]), len(queue.split())
+    limit = f"this cluster's MaxJobCount is {most:,}, {used:,} are queued already"
+    return Quota(array, max(most - used, 0), limit)
 
 
 def queued(ids: Sequence[str]) -> set[str] | None:
@@ -99,24 +62,6 @@ def queued(ids: Sequence[str]) -> set[str] | None:
     problems = list[str]()
     text = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
     return None if problems else set(text.split()) & set(ids)
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """The `Key = Value` lines of `scontrol show config`."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _answer(*command: str) -> str:
-    """Output of the command; empty if Slurm cannot be asked."""
-    problems = list[str]()
-    text = run_query(list(command), problems)
-    return "" if problems else text
-
-
-def _rows(text: str, columns: int) -> list[list[str]]:
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
-    return [row for row in rows if len(row) == columns]
 
 
 Task = list[Run]
@@ -204,7 +149,7 @@ def send_arrays(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Pat
     """
     sender = ArraySender(paths, job, file)
     submission = sender.submission()
-    quota = query_quota(load_sites(job.site)).without(int(submission.report))
+    quota = query_quota()
     refusal = fit(tasks(runs), quota, sender.send)
     submission = sender.submission()
     unsent = [run for run in runs if submission.job_of(run.id) is None]
@@ -302,7 +247,7 @@ def raise_refusals() -> Iterator[None]:
     except RuntimeError as error:
         message = str(error)
         if full := NO_ROOM.search(message):
-            raise NoRoom(f"Slurm said {full.group()}") from None
+            raise NoRoom(describe_reason(full.group())) from None
         # A fatal line sums up the lines before it; without one, each line may be the reason.
         lines = message.strip().splitlines()
         reason = "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)

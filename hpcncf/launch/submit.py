@@ -21,7 +21,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
 from hpcncf.records.plan_file import locked, write_plan, writing
 from hpcncf.records.schema import read_record, write_record
-from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions, user
+from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import load_sites, parameters
 from hpcncf.state import status
@@ -88,7 +88,7 @@ def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
 
 def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
     """Limits of the site's jobs, according to Slurm; None for another cluster."""
-    return Limits.query(load_sites(job.site), user()) if cluster == "slurm" else None
+    return Limits.query(load_sites(job.site)) if cluster == "slurm" else None
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:

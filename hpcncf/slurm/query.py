@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hpcncf.errors import HpcncfError
+from hpcncf.job.plan import batched
 from hpcncf.slurm.states import NOT_OVER, STATES, JobState, describe_reason, state_of
 
 
@@ -34,28 +36,6 @@ def elements(job_id: str) -> list[str]:
         for first, _, last in spans
         for number in range(int(first), int(last or first) + 1)
     ]
-
-
-def together(job_ids: Sequence[str]) -> list[str]:
-    """`12_[0-3,7]` for the elements of an array: few words for thousands of jobs."""
-    arrays: dict[str, list[int]] = {}
-    for job_id in dict.fromkeys(job_ids):
-        array, _, element = job_id.partition("_")
-        arrays.setdefault(array, []).extend([int(element)] if element.isdecimal() else [])
-    words = []
-    for array, numbers in arrays.items():
-        spans: list[tuple[int, int]] = []
-        for number in sorted(numbers):
-            if spans and spans[-1][1] == number - 1:
-                spans[-1] = (spans[-1][0], number)
-            else:
-                spans.append((number, number))
-        texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-        if len(numbers) > 1:
-            words.append(f"{array}_[{','.join(texts)}]")
-        else:
-            words.append("_".join([array, *texts]))
-    return words
 
 
 def seconds(text: str) -> float | None:
@@ -195,7 +175,8 @@ def _value(text: str) -> str:
 # A busy controller answers late; `status` shows `unknown` rather than hang.
 TIMEOUT_S: Final = 30
 # One argument may have 131,072 bytes on Linux; more job ids take several calls.
-LONGEST: Final = 100_000
+MOST_IDS: Final = 5_000
+MOST_WORDS: Final = 100
 
 
 def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
@@ -237,6 +218,12 @@ def _dropped_elements(
     }
 
 
+def parse_config(text: str) -> dict[str, str]:
+    """The `Key = Value` lines of `scontrol show config`."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
 def query_jobs(
     command: Sequence[str],
     job_ids: Sequence[str],
@@ -245,25 +232,12 @@ def query_jobs(
 ) -> str:
     """Output of the command for these jobs and arrays, in as few calls as can name them."""
     texts = list[str]()
-    for part in _chunks(masters(job_ids)):
+    for part in batched(masters(job_ids), MOST_IDS):
         before = len(problems)
         texts.append(run_query([*command, "-j", ",".join(part)], problems, variables))
         if len(problems) > before:
             break
     return "".join(texts)
-
-
-def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
-    """The words in lists that fit one argument."""
-    part, length = list[str](), 0
-    for word in words:
-        if part and length + len(word) + 1 > LONGEST:
-            yield part
-            part, length = [], 0
-        part.append(word)
-        length += len(word) + 1
-    if part:
-        yield part
 
 
 def run_query(
@@ -318,8 +292,17 @@ def dated(state: JobState) -> JobState:
 
 def cancel(job_ids: Sequence[str]) -> None:
     """Cancel the jobs that have not ended. Raises HpcncfError with scancel's message."""
-    problems = list[str]()
-    for part in _chunks(together(job_ids)):
+    problems, arrays = list[str](), defaultdict[str, list[str]](list)
+    for job_id in dict.fromkeys(job_ids):
+        array, _, element = job_id.partition("_")
+        arrays[array].append(element)
+    # One word for an array, and one call of Slurm for all elements of a word.
+    words = [
+        f"{array}_[{','.join(part)}]" if part[0] else array
+        for array, own in arrays.items()
+        for part in batched(own, MOST_IDS)
+    ]
+    for part in batched(words, MOST_WORDS):
         run_query(["scancel", *part], problems)
     if problems:
         raise HpcncfError("; ".join(problems))

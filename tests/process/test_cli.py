@@ -533,7 +533,7 @@ def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: Fake
     fake_slurm.answer("sacct", "8_4|TIMEOUT|0:0\n8_5|FAILED|1:0\n")
     seen = json.loads(said("cancel", "--all", "results/demo", "--json")[1])["cancelled"]
     assert [(one["id"], one["was"]) for one in seen] == [(runs[2], "running"), (runs[3], "pending")]
-    assert "scancel 8_[2-3]" in fake_slurm.calls
+    assert "scancel 8_[2,3]" in fake_slurm.calls
     (job,) = json.loads(said("status", "--json")[1])["jobs"]
     assert [run["state"] for run in job["runs"]][2:4] == ["cancelled", "cancelled"]
 

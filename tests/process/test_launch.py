@@ -18,6 +18,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.launch.job_arrays import Quota, query_quota, queued
 from hpcncf.launch.submit import (
     check,
     choose_cluster,
@@ -413,7 +414,8 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
     paths, job, plan = prepared(job_file("repeats: 7\n"))
     first = submit(paths, job, plan, "slurm")
     assert (len(first.runs), len(first.delivery.unsent)) == (4, 3)
-    assert first.left_out("no_room")[0].reason == "Slurm said AssocMaxSubmitJobLimit"
+    limit = "you are at your account's limit of queued jobs (AssocMaxSubmitJobLimit)"
+    assert first.left_out("no_room")[0].reason == limit
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["pending"] * 4 + ["planned"] * 3
     assert {state.reason for state in states[4:]} == {
@@ -460,6 +462,18 @@ def test_arrays_are_no_larger_than_slurm_takes(job_file: JobFile, fake_slurm: Fa
     assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]  # one element is no array
     (submission,) = read_submissions(paths).submissions
     assert [one.runs for one in submission.jobs] == [[run.id] for run in plan.runs]
+
+
+@pytest.mark.parametrize(("most", "array"), [(7, 7), (0, 1)])  # 0 forbids arrays, but not jobs
+def test_the_largest_array_is_asked_for(fake_slurm: FakeSlurm, most: int, array: int) -> None:
+    fake_slurm.set(max_array_size=most)
+    assert query_quota() == Quota(array)
+
+
+def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> None:
+    fake_slurm.set(controller=False)
+    assert query_quota() == Quota()
+    assert queued(["1_0"]) is None
 
 
 @pytest.mark.usefixtures("fake_slurm")

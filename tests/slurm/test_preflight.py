@@ -35,9 +35,6 @@ def submitted(user: User, data: Path, *words: str) -> subprocess.CompletedProces
         ("partition: short", "resources.timeout_min=60", "partition short allows 5 min"),
         ("partition: cpu", "resources.nodes=9", "requests 9 nodes"),
         ("partition: gpu", "resources.gpus_per_node=4", "requests 4 GPUs on each node"),
-        ("qos: nope", "training.epochs=1", "qos 'nope' is not one that you may use here"),
-        ("account: nope", "training.epochs=1", "account 'nope' is not one"),
-        ("reservation: nope", "training.epochs=1", "reservation 'nope' is not one"),
         ("constraint: nope", "training.epochs=1", "the feature nope; partition cpu has 0 such"),
     ],
 )
@@ -50,6 +47,17 @@ def test_what_would_wait_for_ever_is_refused_and_nothing_is_written(
     assert seen in done.stderr
     assert not (user.folder / "results").exists()
     assert user.cluster.run("squeue", "--noheader") == ""
+
+
+@pytest.mark.parametrize("key", ["qos", "account", "reservation"])
+def test_names_that_slurm_does_not_know_are_refused_by_sbatch(
+    user: User, tiny_data: Path, key: str
+) -> None:
+    (user.folder / "site.yaml").write_text(f"{key}: nope\n")
+    done = submitted(user, tiny_data)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"nvalid {key}" in done.stderr or f"{key} is invalid" in done.stderr
+    assert [run["state"] for run in user.runs()] == ["failed"]
 
 
 def test_slurm_itself_takes_what_can_never_start(user: User, tiny_data: Path) -> None:

@@ -1,21 +1,22 @@
-"""Before it queues: what the cluster has and allows, held against what the runs ask for."""
+"""Requests are checked against what a cluster has and allows, and folders against mounts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.job.spec import Resources
 from hpcncf.slurm import preflight
-from hpcncf.slurm.preflight import Capacity, Limits, Partition, has_features
+from hpcncf.slurm.preflight import Capacity, Limits, Partition, Qos, unshared_folder_warning
 from hpcncf.slurm.site import Site
 
 DATA = Path(__file__).parents[1] / "data"
@@ -25,33 +26,23 @@ KNOWN = Capacity(
 )
 
 
-def refusal(
-    site: Site | None = None,
-    known: Capacity = KNOWN,
-    variables: Mapping[str, str] = MappingProxyType({}),
-    **resources: Any,
-) -> str | None:
-    """Of a small run that fits anywhere, but for what the test says."""
+def refusal(site: Site | None = None, known: Capacity = KNOWN, **resources: Any) -> str | None:
+    """The refusal of a small run that fits anywhere except for `resources`."""
     wants = Resources(mem_gb=1, timeout_min=2).model_copy(update=resources)
-    return preflight.refusal(preflight.Request.build(wants, site or Site(), variables), known)
+    return Limits(site or Site(), known).refusal(wants)
 
 
-def test_partitions_are_read_as_scontrol_shows_them() -> None:
-    assert KNOWN.partitions is not None
+def test_partitions_and_nodes_are_read_as_scontrol_shows_them() -> None:
     cpu, short, gpu = KNOWN.partitions
     assert (cpu.name, cpu.default, cpu.max_minutes, cpu.max_nodes) == ("cpu", True, 60, None)
     assert (short.max_minutes, gpu.default, gpu.state, gpu.accounts) == (5, False, "UP", None)
-
-
-def test_nodes_are_read_as_scontrol_shows_them() -> None:
-    assert [node.name for node in KNOWN.nodes] == ["node1", "node2", "node3", "node4"]
     assert [node.gpus for node in KNOWN.nodes] == [0, 0, 0, 1]
     last = KNOWN.nodes[-1]
-    assert (last.cpus, last.mem_mib, last.features) == (2, 4000, frozenset())
+    assert (last.name, last.cpus, last.mem_mib, last.features) == ("node4", 2, 4000, frozenset())
     assert last.partitions == {"cpu", "short", "gpu"}
 
 
-def test_cores_kept_for_daemons_nodes_to_come_and_reasons_do_not_mislead() -> None:
+def test_cores_for_daemons_future_nodes_and_reasons_do_not_mislead() -> None:
     text = (
         "NodeName=a CPUEfctv=60 CPUTot=64 Gres=gpu:a100:4(S:0-1),nvme:1 State=MIXED "
         "AvailableFeatures=intel,a100 Partitions=p RealMemory=500 "
@@ -72,22 +63,13 @@ def test_gpus_are_counted_over_their_types(gres: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "minutes"),
-    [("01:00:00", 60), ("1-12:00:00", 2160), ("05:30", 5), ("UNLIMITED", None), ("NONE", None)],
-)
-def test_slurms_times_are_minutes(time: str, minutes: int | None) -> None:
-    assert preflight.parse_minutes(time) == minutes
-
-
-def test_what_fits_is_not_refused() -> None:
-    assert refusal() is None
-    assert refusal(Site(partition="gpu"), gpus_per_node=1) is None
-    assert refusal(Site(partition="short"), nodes=4, cpus_per_task=2, timeout_min=5) is None
-
-
-@pytest.mark.parametrize(
     ("site", "asked", "seen"),
     [
+        (Site(), {}, None),
+        (Site(partition="gpu"), {"gpus_per_node": 1}, None),
+        (Site(partition="short"), {"nodes": 4, "cpus_per_task": 2, "timeout_min": 5}, None),
+        (Site(partition="short,cpu"), {"timeout_min": 30}, None),
+        (Site(memory="none"), {"mem_gb": 9000}, None),
         (Site(partition="short"), {"timeout_min": 60},
          "requests 60 min; partition short allows 5 min: -s resources.timeout_min=5; "
          "or set partition: cpu or gpu in the site file"),
@@ -115,54 +97,31 @@ def test_what_fits_is_not_refused() -> None:
         (Site(partition="cpus"), {},
          "partition 'cpus' does not exist here: set partition in the site file. "
          "Did you mean 'cpu'? There are: cpu, short, gpu"),
+        (Site(partition="short,cpu"), {"timeout_min": 300},
+         "requests 300 min; partition cpu allows 60 min: -s resources.timeout_min=60"),
     ],
 )  # fmt: skip
-def test_what_cannot_run_is_reported_with_what_would(
-    site: Site, asked: dict[str, Any], seen: str
+def test_a_request_that_cannot_run_is_refused_with_a_remedy(
+    site: Site, asked: dict[str, Any], seen: str | None
 ) -> None:
     assert refusal(site, **asked) == seen
 
 
-def test_of_several_partitions_one_that_fits_is_enough() -> None:
-    assert refusal(Site(partition="short,cpu"), timeout_min=30) is None
-    assert "partition cpu allows 60" in str(refusal(Site(partition="short,cpu"), timeout_min=300))
+def partition(name: str, **changes: Any) -> Partition:
+    return replace(next(one for one in KNOWN.partitions if one.name == name), **changes)
 
 
-def test_without_a_default_a_partition_has_to_be_named() -> None:
-    known = replace(KNOWN, partitions=[partition("cpu", default=False)])
-    assert "the cluster has no default" in str(refusal(known=known))
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_partition_must_be_named_without_a_default_or_a_plugin_that_chooses(routed: bool) -> None:
+    known = replace(KNOWN, partitions=[partition("cpu", default=False)], routed=routed)
+    assert (refusal(known=known, timeout_min=30) is None) is routed
+    said = "requests 300 min" if routed else "the cluster has no default"
+    assert said in str(refusal(known=known, timeout_min=300))
 
 
-@pytest.mark.parametrize(
-    ("config", "routed"),
-    [
-        ("JobRequeue = 1\nJobSubmitPlugins        = (null)\nKeepAliveTime = 9\n", False),
-        ("JobSubmitPlugins        = lua\n", True),
-        ("", False),
-    ],
-)
-def test_a_plugin_may_choose_the_partition(config: str, routed: bool) -> None:
-    assert preflight.parse_routed(config) is routed
-    known = replace(
-        KNOWN, partitions=[partition("short", default=True), partition("cpu", default=False)]
-    )
-    said = refusal(known=replace(known, routed=preflight.parse_routed(config)), timeout_min=30)
-    assert (said is None) is routed
-
-
-def test_where_a_plugin_chooses_what_fits_nowhere_is_refused() -> None:
-    assert "requests 300 min" in str(refusal(known=replace(KNOWN, routed=True), timeout_min=300))
-
-
-def test_sbatchs_own_variables_go_before_the_site() -> None:
-    site = Site(partition="cpu")
-    assert "'nope' does not exist" in str(refusal(site, variables={"SBATCH_PARTITION": "nope"}))
-
-
-def partition(name: str, **changes: object) -> Partition:
-    assert KNOWN.partitions is not None
-    one = next(one for one in KNOWN.partitions if one.name == name)
-    return replace(one, **changes)  # type: ignore[arg-type]
+def test_sbatchs_own_variables_override_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "nope")
+    assert "'nope' does not exist" in str(refusal(Site(partition="cpu")))
 
 
 @pytest.mark.parametrize(
@@ -176,56 +135,34 @@ def partition(name: str, **changes: object) -> Partition:
         ({"max_mem_mib": 512}, "1024 MiB of memory on each node; partition cpu allows 512"),
         ({"accounts": frozenset({"lab"})}, "takes no job of account Mine (it takes lab)"),
         ({"denied_accounts": frozenset({"mine"})}, "takes no job of account Mine"),
+        ({"qos": frozenset({"short"})}, "takes no job of QOS Long (it takes short)"),
         ({"qos": frozenset({"long"})}, None),
     ],
 )
 def test_a_partition_has_rules_of_its_own(changes: dict[str, object], seen: str | None) -> None:
-    known = replace(KNOWN, partitions=[partition("cpu", **changes)])
-    said = refusal(Site(account="Mine"), known, nodes=2)
+    known = replace(KNOWN, partitions=[partition("cpu", **changes)], qos={"long": NO_LIMIT})
+    said = refusal(Site(account="Mine", qos="Long"), known, nodes=2)
     assert said is None if seen is None else seen in str(said)
 
 
-def qos(*flags: str, minutes: int | None = None) -> Capacity:
-    return replace(KNOWN, qos={"long": preflight.Qos(minutes, frozenset(flags))})
-
-
-def test_a_qos_has_a_limit_and_may_lift_the_partitions() -> None:
-    site = Site(partition="short", qos="long")
-    assert "QOS long allows 10 min" in str(
-        refusal(Site(qos="long"), qos(minutes=10), timeout_min=30)
-    )
-    assert "partition short allows 5" in str(refusal(site, qos(), timeout_min=30))
-    assert refusal(site, qos("partitiontimelimit"), timeout_min=30) is None
-    assert refusal(site, KNOWN, timeout_min=30) is None, "nobody could be asked what it lifts"
+NO_LIMIT = Qos(None, frozenset())
 
 
 @pytest.mark.parametrize(
-    ("site", "seen"),
+    ("qos", "partition", "seen"),
     [
-        (Site(account="lap"), "account 'lap' is not one that you may use here: set account in the "
-                              "site file. Did you mean 'lab'? There are: lab"),
-        (Site(account="LAB"), None),
-        (Site(qos="one"), "qos 'one' is not one that you may use here"),
-        (Site(reservation="summer"), "reservation 'summer'"),
-        (Site(reservation="Spring"), None),
+        (Qos(10, frozenset()), "cpu", "QOS long allows 10 min"),
+        (NO_LIMIT, "short", "partition short allows 5"),
+        (Qos(None, frozenset({"partitiontimelimit"})), "short", None),
+        (None, "short", None),  # an unknown QOS may lift every limit
     ],
-)  # fmt: skip
-def test_names_that_slurm_does_not_know_are_reported(site: Site, seen: str | None) -> None:
-    known = replace(
-        qos(), accounts=frozenset({"lab"}), reservations=preflight.parse_reservations(
-            "ReservationName=Spring StartTime=2026-11-21T16:52:59 Nodes=node3\n"
-        ),
-    )  # fmt: skip
-    said = refusal(site, known)
-    assert said is None if seen is None else str(said).startswith(seen)
-
-
-def test_of_a_cluster_that_says_nothing_nothing_is_refused() -> None:
-    assert refusal(Site(partition="nope", qos="nope"), Capacity(), nodes=1000) is None
-
-
-def test_memory_that_is_not_asked_for_is_not_checked() -> None:
-    assert refusal(Site(memory="none"), mem_gb=9000) is None
+)
+def test_a_qos_has_a_limit_and_may_lift_the_partitions(
+    qos: Qos | None, partition: str, seen: str | None
+) -> None:
+    known = replace(KNOWN, qos=qos and {"long": qos})
+    said = refusal(Site(partition=partition, qos="long"), known, timeout_min=30)
+    assert said is None if seen is None else seen in str(said)
 
 
 @pytest.mark.parametrize(
@@ -243,23 +180,21 @@ def test_memory_that_is_not_asked_for_is_not_checked() -> None:
         ("a&c|b", True),
     ],
 )
-def test_features_are_matched_where_that_is_simple(constraint: str, fits: bool) -> None:
-    assert has_features(constraint, frozenset("ab")) is fits
+def test_simple_constraints_are_matched_with_features(constraint: str, fits: bool) -> None:
+    assert preflight.has_features(constraint, frozenset("ab")) is fits
 
 
 ANSWERS = {
     "show partition": f"cat {DATA}/scontrol_partitions.txt",
     "show node": f"cat {DATA}/scontrol_nodes.txt",
-    "show reservation": "echo No reservations in the system",
-    "show config": "echo 'JobSubmitPlugins = (null)'",
-    "show associations": "echo lab",
-    "show qos": "echo 'normal||'",
+    "show config": "echo 'JobSubmitPlugins        = lua'",
+    "show qos": "echo 'normal||1:00'",
 }
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """scontrol and sacctmgr that answer as a cluster did; the calls they got."""
+    """Puts scontrol and sacctmgr that answer as a cluster did on PATH; returns their calls."""
     cases = "".join(f'*"{words}"*) {answer};;\n' for words, answer in ANSWERS.items())
     for name in ("scontrol", "sacctmgr"):
         script = tmp_path / "bin" / name
@@ -270,16 +205,18 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     return lambda: (tmp_path / "calls").read_text().splitlines()
 
 
-def test_slurm_is_asked_twice_and_once_for_each_name(asked: Callable[[], list[str]]) -> None:
-    limits = Limits.query(Site(partition="short"), "me")
+def test_slurm_is_asked_only_for_what_the_site_meets(asked: Callable[[], list[str]]) -> None:
+    limits = Limits.query(Site(partition="short"))
     assert len(asked()) == 2
     assert "partition short allows 5 min" in str(limits.refusal(Resources(timeout_min=60)))
     assert limits.notes() == []
-    named = Limits.query(Site(account="lap", qos="normal", reservation="r"), "me")
-    assert len(asked()) == 2 + 6
-    said = str(named.refusal(Resources(mem_gb=1)))
-    assert "Did you mean 'lab'?" in said
-    assert "reservation 'r' is not one that you may use here" in said
+    with_qos = Limits.query(Site(qos="normal"))
+    assert with_qos.known.routed
+    assert with_qos.known.qos == {"normal": Qos(1, frozenset({""}))}
+    elsewhere = Limits.query(Site(partition="x", additional_parameters={"clusters": "other"}))
+    assert elsewhere.refusal(Resources()) is None
+    assert "sends its jobs to other clusters" in elsewhere.notes()[0]
+    assert len(asked()) == 2 + 4
 
 
 @pytest.mark.parametrize("broken", ["#!/bin/sh\necho 'scontrol: error: down' >&2\nexit 1\n", None])
@@ -290,21 +227,50 @@ def test_a_cluster_that_does_not_answer_blocks_nobody(
         (tmp_path / "scontrol").write_text(broken)
         (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}")
-    limits = Limits.query(Site(partition="short", account="lap"), "me")
+    limits = Limits.query(Site(partition="short", account="lap"))
     assert limits.refusal(Resources(timeout_min=60)) is None
     (note,) = limits.notes()
     assert note.startswith("not checked against the cluster's limits: scontrol: ")
 
 
-@pytest.mark.usefixtures("asked")
-def test_a_site_that_sends_its_jobs_elsewhere_is_not_held_to_this_cluster() -> None:
-    limits = Limits.query(Site(partition="x", additional_parameters={"clusters": "other"}), "me")
-    assert limits.refusal(Resources()) is None
-    assert "sends its jobs to other clusters" in limits.notes()[0]
-
-
 @given(st.text())
-def test_whatever_scontrol_prints_is_read(text: str) -> None:
-    for read in (preflight.parse_partitions, preflight.parse_nodes, preflight.parse_reservations):
-        assert read(f"PartitionName={text}\nNodeName={text}\nReservationName={text}") is not None
-    preflight.parse_qos(text), preflight.parse_accounts(text)
+def test_any_output_of_scontrol_is_read(text: str) -> None:
+    for parse in (preflight.parse_partitions, preflight.parse_nodes):
+        parse(f"PartitionName={text}\nNodeName={text}")
+    preflight.parse_qos(text)
+
+
+MOUNTS = [
+    ("/", "ext4"),
+    ("/dev/shm", "tmpfs"),
+    ("/home", "nfs4"),
+    ("/scratch space", "lustre"),
+    ("/data", "ext4"),
+    ("/data", "overlay"),  # hides the one before
+]
+
+
+@pytest.mark.parametrize(
+    ("folder", "seen"),
+    [
+        ("/home/me", None),
+        ("/scratch space/me", None),
+        ("/opt/exported/perhaps", None),
+        ("/dev/shm/me", "is on /dev/shm (tmpfs) of this machine"),
+        ("/tmp/me", "is on / (ext4) of this machine"),
+        ("/data/me", "is on /data (overlay) of this machine"),
+    ],
+)
+def test_folders_that_no_other_machine_sees_are_doubted(
+    monkeypatch: pytest.MonkeyPatch, folder: str, seen: str | None
+) -> None:
+    mounts = [SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in MOUNTS]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    said = unshared_folder_warning(Path(folder))
+    assert said is None if seen is None else seen in str(said)
+    assert said is None or "--check-node" in said
+
+
+def test_without_mounts_no_folder_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [])
+    assert unshared_folder_warning(Path("/tmp")) is None

@@ -1,4 +1,4 @@
-"""Runs become tasks and arrays, and all the room that there is gets used."""
+"""Runs become tasks and arrays, and all room in the queue is used."""
 
 from __future__ import annotations
 
