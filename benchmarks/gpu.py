@@ -14,8 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain, count, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import results
 from benchmarks.quality import difference
 from benchmarks.training import full_size, real_frappe, trainer
 from hpcncf.job.spec import Model, Training
@@ -58,25 +58,6 @@ Seconds = dict[tuple[int, str], float]
 """By batch and way."""
 
 
-@dataclass(frozen=True)
-class Floor:
-    """What a step cannot do without, and what the GPU needs for it."""
-
-    moved_bytes: float
-    bytes_per_s: float
-    launches: float
-    launch_s: float
-    """Of one operation in a graph that does next to nothing."""
-
-    @property
-    def of_bytes_s(self) -> float:
-        return self.moved_bytes / self.bytes_per_s
-
-    @property
-    def of_launches_s(self) -> float:
-        return self.launches * self.launch_s
-
-
 def moved_bytes(rows: float, sizes: Model, positives: int, negatives: int, context: int) -> float:
     """Of a step that keeps the rest on the chip: each distinct row with both moments read and
     written once, float32; each positive's user, items (int64) and context read once."""
@@ -100,11 +81,21 @@ class Steps:
         self._batches = chain.from_iterable(epochs)
         self.take(WARM_UP)
 
+    @property
+    def instances(self) -> int:
+        """Of a step."""
+        return self.schedule.batch * (1 + self.training.negatives)
+
+    def least_bytes(self, data: Prepared) -> float:
+        rows = mean_rows_per_step(data, self.training, self.schedule)
+        assert rows is not None
+        context = len(data.manifest.context_columns)
+        return moved_bytes(rows, Model(), self.schedule.batch, self.training.negatives, context)
+
     def take(self, steps: int) -> None:
-        instances = self.schedule.batch * (1 + self.training.negatives)
         with tf32_allowed(self.training, self.device):
             for _ in range(steps):
-                self.engine.step(self._batches, instances)
+                self.engine.step(self._batches, self.instances)
 
     def step_s(self) -> float:
         """Mean over a window."""
@@ -168,54 +159,40 @@ def launch_s(device: torch.device) -> tuple[float, float]:
 
 
 def show_steps(data: Prepared, device: torch.device) -> Seconds:
-    """Each way at each batch, beside its floor."""
+    """Each way at each batch, beside its floor: its bytes, and its launches as a graph has them."""
     found: Seconds = {}
     bytes_per_s, (queued_s, replayed_s) = copied(device), launch_s(device)
     print(
         f"Memory moves {bytes_per_s / 1e9:,.0f} GB/s. An operation on one number takes "
         f"{queued_s * 1e6:.2f} µs queued by the host, {replayed_s * 1e6:.2f} µs in a graph.\n"
     )
-    print(
-        "| batch | engine rowwise | µs a step | instances/s | launches a step | "
-        "floor: bytes, µs | floor: launches in a graph, µs |\n|---:|---|---:|---:|---:|---:|---:|"
-    )
-    for batch in BATCHES:
-        for name, way in WAYS.items():
-            steps = Steps(data, batch, way, device)
-            step_s = statistics.median(steps.step_s() for _ in range(ROUNDS))
-            floor = Floor(_bytes_of(data, steps), bytes_per_s, steps.launches(), replayed_s)
-            print(row(batch, name, step_s, 1 + steps.training.negatives, floor), flush=True)
-            found[batch, name] = step_s
+    rows = []
+    for batch, name in product(BATCHES, WAYS):
+        steps = Steps(data, batch, WAYS[name], device)
+        step_s = statistics.median(steps.step_s() for _ in range(ROUNDS))
+        launches = steps.launches()
+        instances, least_s = steps.instances / step_s, steps.least_bytes(data) / bytes_per_s
+        cells = [f"{batch:,}", name, f"{step_s * 1e6:,.1f}", f"{instances:,.0f}"]
+        floor_us = (1e6 * each for each in (least_s, launches * replayed_s))
+        rows.append([*cells, f"{launches:,.0f}", *(f"{each:,.1f}" for each in floor_us)])
+        found[batch, name] = step_s
+    columns = ["batch:", "engine rowwise", "µs a step:", "instances/s:", "launches a step:"]
+    columns += ["floor: bytes, µs:", "floor: launches in a graph, µs:"]
+    print(*results.table(columns, rows), "", sep="\n", flush=True)
     return found
-
-
-def row(batch: int, name: str, step_s: float, each: int, floor: Floor) -> str:
-    return (
-        f"| {batch:,} | {name} | {step_s * 1e6:,.1f} | {batch * each / step_s:,.0f} | "
-        f"{floor.launches:,.0f} | {floor.of_bytes_s * 1e6:,.1f} | "
-        f"{floor.of_launches_s * 1e6:,.1f} |"
-    )
-
-
-def _bytes_of(data: Prepared, steps: Steps) -> float:
-    rows = mean_rows_per_step(data, steps.training, steps.schedule)
-    assert rows is not None
-    batch, negatives = steps.schedule.batch, steps.training.negatives
-    return moved_bytes(rows, Model(), batch, negatives, len(data.manifest.context_columns))
 
 
 def show_epochs(data: Prepared, device: torch.device) -> Seconds:
     found: Seconds = {}
-    print("\n| batch | engine rowwise | s an epoch | instances/s |\n|---:|---|---:|---:|")
-    for batch in BATCHES:
-        for name in list(WAYS)[:4]:
-            steps = Steps(data, batch, WAYS[name], device)
-            seconds = min(steps.epoch_s() for _ in range(2))
-            instances = steps.schedule.rows * (1 + steps.training.negatives)
-            print(
-                f"| {batch:,} | {name} | {seconds:.2f} | {instances / seconds:,.0f} |", flush=True
-            )
-            found[batch, name] = seconds
+    rows = []
+    for batch, name in product(BATCHES, list(WAYS)[:4]):
+        steps = Steps(data, batch, WAYS[name], device)
+        seconds = min(steps.epoch_s() for _ in range(2))
+        instances = steps.schedule.rows * (1 + steps.training.negatives)
+        rows.append([f"{batch:,}", name, f"{seconds:.2f}", f"{instances / seconds:,.0f}"])
+        found[batch, name] = seconds
+    columns = ["batch:", "engine rowwise", "s an epoch:", "instances/s:"]
+    print(*results.table(columns, rows), "", sep="\n", flush=True)
     return found
 
 
@@ -230,61 +207,55 @@ def show_quality(folder: Path) -> dict[str, str]:
     """The same instances in the same order on both, so seed by seed; returns each way's verdict."""
     data = real_frappe(folder)
     if data is None:
-        print("\nQuality was not measured: HPCNCF_DATA names no folder of Frappe's zip.")
+        print("Quality was not measured: HPCNCF_DATA names no folder of Frappe's zip.\n")
         return {}
-    print(f"\n{data.manifest.title}, {EPOCHS} epochs, batch 256, seeds {SEEDS}.\n")
+    print(f"{data.manifest.title}, {EPOCHS} epochs, batch 256, seeds {SEEDS}.\n")
     on_cpu = [hr10(data, folder, seed, device="cpu") for seed in SEEDS]
-    print("| engine rowwise | HR@10 | against the CPU |\n|---|---:|---|")
-    print(f"| CPU | {statistics.mean(on_cpu):.4f} | – |")
-    verdicts = {}
+    rows, verdicts = [["CPU", f"{statistics.mean(on_cpu):.4f}", "–"]], {}
     for name, way in WAYS.items():
         found = [hr10(data, folder, seed, device="cuda", **way) for seed in SEEDS]
         against = difference(found, on_cpu)
-        print(
-            f"| {name} | {statistics.mean(found):.4f} | {against}: {against.verdict} |", flush=True
-        )
+        rows.append([name, f"{statistics.mean(found):.4f}", f"{against}: {against.verdict}"])
         verdicts[name] = against.verdict
+    columns = ["engine rowwise", "HR@10:", "against the CPU"]
+    print(*results.table(columns, rows), "", sep="\n", flush=True)
     return verdicts
 
 
-def goals(steps: Seconds, epochs: Seconds, verdicts: Mapping[str, str]) -> list[str]:
+def goals(steps: Seconds, epochs: Seconds, verdicts: Mapping[str, str]) -> list[list[str]]:
     """What a GPU is to reach, what it did, and whether that is it."""
-    step_s, by = fastest(steps, SMALL)
-    epoch_s, epoch_by = fastest(epochs, SMALL)
+
+    def fastest(found: Seconds, batch: int) -> tuple[float, str]:
+        return min((seconds, way) for (of, way), seconds in found.items() if of == batch)
+
+    (step_s, by), (epoch_s, epoch_by) = fastest(steps, SMALL), fastest(epochs, SMALL)
     large_s, large_by = fastest(steps, LARGE)
     speed = LARGE * (1 + Training().negatives) / large_s
     other = [name for name, verdict in verdicts.items() if verdict != EQUAL]
-    of_quality = f"{', '.join(other)} differ" if other else f"{EQUAL}, in all {len(verdicts)} ways"
-    return [
-        _goal(
+    of_quality = f"{', '.join(other)} differ" if other else EQUAL
+    rows = [
+        (
             f"a step of batch {SMALL:,} in {MOST_STEP_S * 1e6:.0f} µs at most",
             f"{step_s * 1e6:,.1f} µs, {by}",
             step_s <= MOST_STEP_S,
         ),
-        _goal(
+        (
             f"an epoch of batch {SMALL:,} in less than {MOST_EPOCH_S} s",
             f"{epoch_s:.2f} s, {epoch_by}",
             epoch_s < MOST_EPOCH_S,
         ),
-        _goal(
+        (
             f"more than {LEAST_INSTANCES_PER_S / 1e6:.0f} M instances/s at batch {LARGE:,}",
             f"{speed / 1e6:,.1f} M, {large_by}",
             speed > LEAST_INSTANCES_PER_S,
         ),
-        _goal(
+        (
             f"HR@10 over {len(SEEDS)} seeds as the CPU's at the same batch",
             of_quality if verdicts else "not measured",
             bool(verdicts) and not other,
         ),
     ]
-
-
-def fastest(found: Seconds, batch: int) -> tuple[float, str]:
-    return min((seconds, way) for (of, way), seconds in found.items() if of == batch)
-
-
-def _goal(wanted: str, found: str, met: bool) -> str:
-    return f"- Goal: {wanted}. Found: {found}. {'Met' if met else 'Not met'}."
+    return [[wanted, seen, "yes" if met else "**no**"] for wanted, seen, met in rows]
 
 
 def main() -> int:
@@ -299,7 +270,8 @@ def main() -> int:
     steps, epochs = show_steps(data, device), show_epochs(data, device)
     with tempfile.TemporaryDirectory() as temporary:
         verdicts = show_quality(Path(temporary) / "frappe")
-    print("", *goals(steps, epochs, verdicts), sep="\n")
+    table = results.table(["goal", "found", "met"], goals(steps, epochs, verdicts))
+    print(*table, sep="\n")
     return 0
 
 

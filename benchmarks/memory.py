@@ -1,15 +1,13 @@
-"""Memory: of ranks at full size, alone and two on a node, and of `hpcncf data prepare`.
+"""Memory of ranks at full size, alone and two on a node.
 
 Each rank is a process that trains and evaluates. Its data is made in a temporary folder (TMPDIR):
-nobody else has it mapped. The larger table to prepare has ten times the smaller one's rows, so
-that memory that grew with the rows would show.
+nobody else has it mapped.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -21,15 +19,13 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, Final
 
-import numpy as np
+import psutil
 
 from benchmarks import results
 from benchmarks.training import trainer
-from benchmarks.verbs import measure_command
 from hpcncf.job.spec import Resources, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.synthetic import SHAPES
 from hpcncf.ncf.distributed import join_group, leave_group, wait_for_ranks
 from hpcncf.worker import environment
 from hpcncf.worker.recorder import at_once
@@ -45,23 +41,13 @@ CASES: Final[dict[str, tuple[dict[str, Any], int]]] = {
     "native": ({"engine": "native", "sync": "rows"}, 6_000),
 }
 """Settings and steps."""
-SHAPE: Final = SHAPES["yelp"]
-TABLES: Final = (50_000_000, 500_000_000)
-"""Bytes."""
-ROWS_AT_ONCE: Final = 1 << 16
-CONTEXT: Final = [f"c{number}" for number in range(SHAPE.context)]
 
 
-def mapped_mib(folder: Path, smaps: str) -> float:
+def mapped_mib(folder: Path) -> float:
     """This process's proportional share of the folder's files: a page that n processes have mapped
-    counts for an nth (`Pss` in proc_pid_smaps(5))."""
-    kib, ours = 0, False
-    for line in smaps.splitlines():
-        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            ours = str(folder) in line
-        elif ours and line.startswith("Pss:"):
-            kib += int(line.split()[1])
-    return kib / 1024
+    counts for an nth."""
+    maps = psutil.Process().memory_maps()
+    return sum(each.pss for each in maps if str(folder) in each.path) / 2**20
 
 
 def status_mib(name: str) -> float:
@@ -94,7 +80,7 @@ def be_rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     training.train()
     record = training.record()
     wait_for_ranks(place)
-    shared_mib = mapped_mib(folder, Path("/proc/self/smaps").read_text())
+    shared_mib = mapped_mib(folder)
     wait_for_ranks(place)  # until all have looked, all have the files mapped
     leave_group()
     return {
@@ -155,46 +141,12 @@ def of_ranks(folder: Path) -> Iterator[str]:
     yield from results.table([*columns, "data of both:", "speed of both:", ""], rows)
 
 
-def write_table(path: Path, size: int) -> int:
-    """A CSV of so many bytes; returns its rows."""
-    drawn = np.random.default_rng(1)
-    context = [
-        ",".join(f"{value:.4f}" for value in row) for row in drawn.random((997, SHAPE.context))
-    ]
-    rows = 0
-    with path.open("w") as text:
-        text.write(",".join(["user", "item", "time", *CONTEXT]) + "\n")
-        while text.tell() < size:
-            users = drawn.integers(0, SHAPE.users, ROWS_AT_ONCE).tolist()
-            items = drawn.integers(0, SHAPE.items, ROWS_AT_ONCE).tolist()
-            for at, (user, item) in enumerate(zip(users, items, strict=True), rows):
-                text.write(f"user-{user},item-{item},{at},{context[at % len(context)]}\n")
-            rows += ROWS_AT_ONCE
-    return rows
-
-
-def of_preparing(folder: Path) -> Iterator[str]:
-    yield "\n`hpcncf data prepare csv` of made tables with the users and items of the full size:\n"
-    rows = []
-    for size in TABLES:
-        source = folder / f"{size}.csv"
-        count = write_table(source, size)
-        command = [sys.executable, "-m", "hpcncf", "data", "prepare", "csv"]
-        command += ["--source", str(source), "--user", "user", "--item", "item", "--time", "time"]
-        command += ["--context", ",".join(CONTEXT), "-o", f"{source}.prepared"]
-        cost = measure_command(command)
-        cells = [f"{size / 1e6:,.0f} MB", f"{count:,}", f"{cost.seconds:.0f}"]
-        rows.append([*cells, f"{count / cost.seconds:,.0f}", f"{cost.peak_bytes / 1e6:,.0f}"])
-    yield from results.table(["CSV", "rows:", "seconds:", "rows/s:", "peak memory, MB:"], rows)
-
-
 def main() -> int:
-    """Print both tables."""
+    """Print the table."""
     with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        synthetic.prepare_synthetic_like(folder / "full", "yelp")
-        print(*of_ranks(folder / "full"), sep="\n", flush=True)
-        print(*of_preparing(folder), sep="\n")
+        folder = Path(temporary, "full")
+        synthetic.prepare_synthetic_like(folder, "yelp")
+        print(*of_ranks(folder), sep="\n")
     return 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks import results
 from benchmarks.verbs import FRAPPE_FOLDER, hpcncf
 from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
@@ -32,7 +33,7 @@ def runs_of(job: str, folder: Path) -> list[Mapping[str, Any]]:
     return completed_runs(collect(ResultPaths(results)).runs)
 
 
-def row(answer: Prediction | Ran | Refusal, truth: Measured) -> str:
+def row(answer: Prediction | Ran | Refusal, truth: Measured) -> list[str]:
     cells = [answer.label, format_number(truth.seconds_per_epoch)]
     if isinstance(answer, Prediction):
         error = answer.seconds_per_epoch / truth.seconds_per_epoch - 1
@@ -41,7 +42,7 @@ def row(answer: Prediction | Ran | Refusal, truth: Measured) -> str:
         cells.append({True: "yes", False: "no", None: ""}[holds(answer, truth)])
     else:
         cells += [answer.reason if isinstance(answer, Refusal) else "it was run", "", "", ""]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def holds(answer: Prediction, truth: Measured) -> bool | None:
@@ -72,9 +73,8 @@ def main() -> int:
         f"{format_percent(max(errors))}; {sum(held)} of {len(held)} intervals hold what was "
         "measured.\n"
     )
-    print("| configuration | measured, s an epoch | predicted | error | interval | holds it |")
-    print("|---|---:|---:|---:|---:|---|")
-    print("\n".join(row(*pair) for pair in pairs))
+    columns = ["configuration", "measured, s an epoch:", "predicted:", "error:", "interval:"]
+    print(*results.table([*columns, "holds it"], (row(*pair) for pair in pairs)), sep="\n")
     return 0
 
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb, exp, log
 from multiprocessing.connection import Connection
@@ -32,6 +32,7 @@ from uuid import uuid4
 import psutil
 import torch.distributed as dist
 
+from benchmarks import results
 from benchmarks.training import frappe_or_made, in_processes, trainer
 from benchmarks.verbs import end_in_order
 from hpcncf.job.load import build_plan, load_job
@@ -64,13 +65,6 @@ SPAWNED: Final = multiprocessing.get_context("spawn")
 def train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> None:
     """One rank's process: `turns` receives two numbers of steps, and sends steps, instances and
     time of both; it pauses after the second. First, warnings about settings without effect."""
-    try:
-        _train(run, data, rank, store, turns)
-    except BaseException:
-        turns.send(traceback.format_exc())
-
-
-def _train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> None:
     assert run.training is not None
     ranks, each = run.resources.tasks_per_node, run.resources.cpus_per_task
     os.sched_setaffinity(0, sorted(usable_cpus())[rank * each : (rank + 1) * each])
@@ -104,6 +98,14 @@ def _train(run: Run, data: Path, rank: int, store: str, turns: Connection) -> No
     training.train()
 
 
+def rank_process(*given: Any) -> None:
+    """As `train`; an error goes to the other end of `turns`."""
+    try:
+        train(*given)
+    except BaseException:
+        given[-1].send(traceback.format_exc())
+
+
 def steps_at_once(run: Run) -> int:
     """A turn begins and ends after a multiple of so many steps, on every rank. Engine native makes
     them in one call, so that few would cost it speed."""
@@ -132,7 +134,9 @@ class Configuration:
             os.environ["OMP_WAIT_POLICY"] = policy
         for rank in range(self.run.resources.tasks_per_node):
             ours, theirs = context.Pipe()
-            process = context.Process(target=train, args=(self.run, data, rank, store, theirs))
+            process = context.Process(
+                target=rank_process, args=(self.run, data, rank, store, theirs)
+            )
             process.start()
             self._ends.append(ours)
             self._processes.append(process)
@@ -224,6 +228,11 @@ class Row:
     def gain(self) -> float:
         return exp(median(self.logs))
 
+    def is_over(self, until: float) -> bool:
+        pairs = len(self.logs)
+        late = pairs >= LEAST and time.monotonic() > until
+        return late or (pairs >= ENOUGH and self.width <= SETTLED)
+
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The median and its 95 % interval, exact for any distribution: of the k-th value and the k-th
@@ -277,13 +286,9 @@ def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
                     row.sentence = f"failed: {(str(error).strip() or 'killed').splitlines()[-1]}"
                     kept.close()
                     reference = None
-            width = row.sentence or (
-                f"{row.gain:.2f} to within {row.width:.1%}, {len(row.logs)} pairs of turns"
-            )
-            took = time.monotonic() - began
-            print(
-                f"{format_changes(row.changed)}: {width}, {took:.0f} s", file=sys.stderr, flush=True
-            )
+            seen = f"{row.gain:.2f} to within {row.width:.1%}" if row.logs else row.sentence
+            took = f"{len(row.logs)} pairs of turns, {time.monotonic() - began:.0f} s"
+            print(f"{format_changes(row.changed)}: {seen}, {took}", file=sys.stderr, flush=True)
 
 
 def _alternate(row: Row, one: Configuration, on: Configuration, until: float) -> None:
@@ -292,7 +297,7 @@ def _alternate(row: Row, one: Configuration, on: Configuration, until: float) ->
         row.sentence = "; ".join(idle)
         return
     whole = "training.persistent_workers" in row.changed
-    while not _is_over(row, until):
+    while not row.is_over(until):
         first, second = (one, on) if len(row.logs) % 2 else (on, one)
         speeds = {first: first.turn(whole), second: second.turn(whole)}
         row.logs.append(log(speeds[one] / speeds[on]))
@@ -300,12 +305,6 @@ def _alternate(row: Row, one: Configuration, on: Configuration, until: float) ->
     instances = one.run.training.batch_over_ranks(1) * (1 + one.run.training.negatives)
     row.startup_s = one.startup_s - on.startup_s
     row.saved_s = instances / speeds[on] * (1 - 1 / row.gain)
-
-
-def _is_over(row: Row, until: float) -> bool:
-    pairs = len(row.logs)
-    late = pairs >= LEAST and time.monotonic() > until
-    return late or (pairs >= ENOUGH and row.width <= SETTLED)
 
 
 def quality(settings: Mapping[str, Any], folder: Path) -> float | None:
@@ -332,9 +331,8 @@ def qualities(runs: Sequence[Run], data: Path) -> dict[str, float | None]:
         assert run.training is not None
         if run.training.sync != "local_sgd":
             wanted[repr(arithmetic(run))] = arithmetic(run)
-    found = dict(
-        zip(wanted, in_processes(quality, [(each, data) for each in wanted.values()]), strict=True)
-    )
+    trained = in_processes(quality, [(each, data) for each in wanted.values()])
+    found = dict(zip(wanted, trained, strict=True))
     return {run.id: found.get(repr(arithmetic(run))) for run in runs}
 
 
@@ -350,7 +348,9 @@ def describe(row: Row) -> list[str]:
         verdict = "does nothing here"
     elif row.gain > 1:
         verdict = f"gains {format_ratio(row.gain)}"
-    parts = [verdict, *_describe_cores(row)]
+    parts = [verdict]
+    if (more := row.one.resources.cores - row.on.resources.cores) > 0:
+        parts.append(f"for {more} core{'s' * (more > 1)} more")
     if row.changed.get("training.compile", "none") != "none":
         steps = f"pays after {row.startup_s / row.saved_s:,.0f} steps" if row.saved_s > 0 else ""
         longer = format_duration(max(row.startup_s, 0.0))
@@ -358,23 +358,14 @@ def describe(row: Row) -> list[str]:
     return [format_ratio(row.gain), f"{low:.2f} to {high:.2f}", ", ".join(parts)]
 
 
-def _describe_cores(row: Row) -> list[str]:
-    more = row.one.resources.cores - row.on.resources.cores
-    return [f"for {more} core{'s' * (more > 1)} more"] if more > 0 else []
-
-
-def table(rows: Sequence[Row], scores: Mapping[str, float | None]) -> Iterator[str]:
-    yield "| remedy | on top of | gain | 95 % | HR@10 | what it does |"
-    yield "|---|---|---:|---|---:|---|"
-    for row in rows:
-        gain, interval, verdict = describe(row)
-        ours, theirs = scores[row.one.id], scores[row.on.id]
-        if ours and theirs and not row.sentence and abs(ours - theirs) > SCORES_DIFFER:
-            verdict += f"; HR@10 was {format_score(theirs)} without it"
-        before = format_changes(row.before) or "the baseline"
-        score = "" if row.sentence else format_score(ours)
-        cells = (format_changes(row.changed), before, gain, interval, score, verdict)
-        yield f"| {' | '.join(cells)} |"
+def cells(row: Row, scores: Mapping[str, float | None]) -> list[str]:
+    gain, interval, verdict = describe(row)
+    ours, theirs = scores[row.one.id], scores[row.on.id]
+    if ours and theirs and not row.sentence and abs(ours - theirs) > SCORES_DIFFER:
+        verdict += f"; HR@10 was {format_score(theirs)} without it"
+    before = format_changes(row.before) or "the baseline"
+    score = "" if row.sentence else format_score(ours)
+    return [format_changes(row.changed), before, gain, interval, score, verdict]
 
 
 def main() -> int:
@@ -403,7 +394,8 @@ def main() -> int:
         "Each alternates with the configuration that has all of its changes but the last, in turns "
         f"of {TURN_S} s; HR@10 after {EPOCHS} epochs, equal if only the speed changes.\n"
     )
-    print("\n".join(table(rows, scores)))
+    columns = ["remedy", "on top of", "gain:", "95 %", "HR@10:", "what it does"]
+    print(*results.table(columns, (cells(row, scores) for row in rows)), sep="\n")
     return 0
 
 

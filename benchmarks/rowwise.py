@@ -2,10 +2,8 @@
 
 Programs of this module take turns, window by window, on one core: the machine's drift is nobody's
 gain. CPU time is measured: with one thread it is the elapsed time of a core without neighbours.
-
-RecBole (made by `python -m benchmarks.peers.environments`) and the forum user's code (cloned from
-GitHub, or from the folder HPCNCF_PROGRAMS) run as programs of their own, by turns. An absent one is
-skipped with the reason.
+RecBole and the forum user's code run as programs of their own, by turns. An absent one is skipped
+with the reason.
 """
 
 from __future__ import annotations
@@ -13,14 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
-import re
-import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,28 +26,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.public.__main__ import cloned
-from benchmarks.training import real_frappe
+from benchmarks import results
+from benchmarks.recbole.__main__ import HERE as RECBOLE
+from benchmarks.recbole.__main__ import write_pairs
+from benchmarks.training import in_turn, real_frappe
+from benchmarks.verbs import cloned, measured
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.remedies import rowwise
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parent
-FULL_SIZE = (215_366, 95_895)
-"""The forum user's users and items."""
 FORUM: Final = "AlexAbades/recsys@f7734c0"
 """Of branch story/YELP-CNCF."""
-FRAPPE_EPOCHS: Final = 2
-FRAPPE_SEEDS: Final = 3
-NO_REMEDY: Final = "none"
-"""`hpcncf run` without `--with`: what the probe itself costs."""
-USERS, ITEMS, WIDTH, BATCH = 300_000, 100_000, 64, 1024
+FORUM_PROGRAM: Final = Path(__file__).with_name("forum_program.py")
+FULL_SIZE = (215_366, 95_895)
+"""The forum user's users and items."""
+FORUM_CONTEXT, FORUM_ROWS = 22, 264 * 303
+FRAPPE_EPOCHS, FRAPPE_SEEDS = 2, 3
+LARGE = (300_000, 100_000, 64, 1024)
+"""Users, items, width, batch."""
 SMALL = (654, 1_127, 32, 256)
 """Frappe's tables."""
 ROUNDS = 5
-ROUNDS_OF_PROGRAMS = 1
-"""They start anew for each; their CPU time scatters little."""
 WARMUP_STEPS = 20
 LONG, ROWS_WARMUP_STEPS = 60, 600
 """Programs with windows of so many steps warm up longer: a row never read before costs no
@@ -60,6 +55,8 @@ EQUAL_STEPS = 1000
 NEAR: Final = 2e-6
 
 Sizes = tuple[int, int, int, int]
+Goal = tuple[str, str, float, float, str, str]
+"""Program, lines changed, milliseconds of a step without and with the remedy, goal, beside it."""
 
 
 class Factorization(nn.Module):
@@ -83,20 +80,18 @@ def fused(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
 
-def by_rows(model: nn.Module) -> torch.optim.Optimizer:
+def sparse_adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SparseAdam(list(model.parameters()), lr=1e-3)
+
+
+def by_rows(model: nn.Module, small: int | None = None) -> torch.optim.Optimizer:
     optimizer = adam(model)
-    rowwise(model, optimizer)
+    rowwise(model, optimizer, small=small)
     return optimizer
 
 
 def always_by_rows(model: nn.Module) -> torch.optim.Optimizer:
-    optimizer = adam(model)
-    rowwise(model, optimizer, small=0)
-    return optimizer
-
-
-def sparse_adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SparseAdam(list(model.parameters()), lr=1e-3)
+    return by_rows(model, small=0)
 
 
 @dataclass
@@ -105,7 +100,7 @@ class Program:
     make: Callable[[nn.Module], torch.optim.Optimizer]
     steps: int
     """Of a window."""
-    sizes: Sizes = (USERS, ITEMS, WIDTH, BATCH)
+    sizes: Sizes = LARGE
     dtype: torch.dtype = torch.float32
     steps_ms: list[float] = field(default_factory=list)
     """A window's mean step."""
@@ -115,7 +110,12 @@ class Program:
         self.model = Factorization(self.sizes, self.make is sparse_adam).to(self.dtype)
         self.optimizer = self.make(self.model)
         self.batches = torch.Generator().manual_seed(1)
-        self.taken = 0
+        return self
+
+    def warm_up(self) -> Program:
+        self.start().train(
+            min(self.steps, WARMUP_STEPS) if self.steps < LONG else ROWS_WARMUP_STEPS
+        )
         return self
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,148 +125,87 @@ class Program:
         user, item = (drawn[0] * users).long(), (drawn[1] * items).long()
         return user, item, ((user * 7 + item * 13) % 10 < 5).to(self.dtype)
 
+    def loss(self, user: Tensor, item: Tensor, label: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(self.model(user, item), label)
+
     def train(self, steps: int) -> float:
-        """Returns the last step's loss."""
-        for user, item, label in [self.batch() for _ in range(steps)]:
-            self.optimizer.zero_grad()
-            loss = F.binary_cross_entropy_with_logits(self.model(user, item), label)
-            loss.backward()
-            self.optimizer.step()
-        self.taken += steps
-        return loss.item()
-
-    def window(self) -> None:
-        batches = [self.batch() for _ in range(self.steps)]
+        """Returns the CPU milliseconds of a step."""
+        batches = [self.batch() for _ in range(steps)]
         began = time.process_time()
-        for user, item, label in batches:
+        for batch in batches:
             self.optimizer.zero_grad()
-            F.binary_cross_entropy_with_logits(self.model(user, item), label).backward()
+            self.loss(*batch).backward()
             self.optimizer.step()
-        self.steps_ms.append(1e3 * (time.process_time() - began) / self.steps)
-        self.taken += self.steps
+        return 1e3 * (time.process_time() - began) / steps
 
 
-def compare_speeds(programs: list[Program], rounds: int) -> None:
+def compare_speeds(programs: Sequence[Program], rounds: int) -> None:
     for program in programs:
-        program.start().train(
-            min(program.steps, WARMUP_STEPS) if program.steps < LONG else ROWS_WARMUP_STEPS
-        )
+        program.warm_up()
     for number in range(rounds):
-        for program in programs if number % 2 == 0 else programs[::-1]:
-            program.window()
+        for _, program in in_turn(number, programs):
+            program.steps_ms.append(program.train(program.steps))
 
 
-@dataclass
-class Difference:
-    """Of the parameters of two models."""
-
-    largest: float
-    mean_square: float
-    far: int
-    """Parameters that differ by more than NEAR."""
-    of_all: int
-
-    @staticmethod
-    def of(first: nn.Module, second: nn.Module) -> Difference:
-        pairs = zip(first.parameters(), second.parameters(), strict=True)
-        apart = torch.cat([(one - other).detach().flatten() for one, other in pairs]).abs_()
-        far, of_all = int((apart > NEAR).sum()), apart.numel()
-        return Difference(float(apart.max()), float(apart.square().mean()), far, of_all)
+def difference(name: str, first: nn.Module, second: nn.Module) -> list[str]:
+    """A row: of the parameters of two models."""
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    apart = torch.cat([(one - other).detach().flatten() for one, other in pairs]).abs_()
+    far, root = int((apart > NEAR).sum()), float(apart.square().mean()) ** 0.5
+    return [name, f"{float(apart.max()):.1e}", f"{root:.1e}", f"{far:,} of {apart.numel():,}"]
 
 
 def trained(make: Any, steps: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, float]:
     """A model after so many steps, and its loss of 20 further batches, the same for all."""
     program = Program("", make, 1, dtype=dtype).start()
-    program.train(steps)
+    for _ in range(steps):
+        program.train(1)
     with torch.no_grad():
-        found = [
-            F.binary_cross_entropy_with_logits(program.model(user, item), label).item()
-            for user, item, label in (program.batch() for _ in range(20))
-        ]
+        found = [program.loss(*program.batch()).item() for _ in range(20)]
     return program.model, statistics.mean(found)
 
 
-def compare_results(steps: int) -> tuple[list[tuple[str, Difference]], dict[str, float]]:
+def compare_results(steps: int) -> tuple[list[list[str]], dict[str, float]]:
     """Differences of parameters after so many steps from the same values; and losses."""
     truth, _ = trained(fused, steps, torch.float64)
     rows, _ = trained(by_rows, steps, torch.float64)
-    apart = [("`rowwise` in float64, and Adam in float64", Difference.of(rows, truth))]
-    del rows
+    apart = [difference("`rowwise` in float64, and Adam in float64", rows, truth)]
     dense, loss = trained(fused, steps)
     rows, loss_by_rows = trained(by_rows, steps)
     apart += [
-        ("`rowwise` in float32, and Adam in float32", Difference.of(rows, dense)),
-        ("Adam in float32, and Adam in float64", Difference.of(dense, truth)),
-        ("`rowwise` in float32, and Adam in float64", Difference.of(rows, truth)),
+        difference("`rowwise` in float32, and Adam in float32", rows, dense),
+        difference("Adam in float32, and Adam in float64", dense, truth),
+        difference("`rowwise` in float32, and Adam in float64", rows, truth),
     ]
     del truth, rows
     # How far torch's own two orders of rounding lead apart.
-    foreach, _ = trained(adam, steps)
-    apart.append(("fused and foreach Adam in float32", Difference.of(foreach, dense)))
-    del dense, foreach
+    apart.append(difference("fused and foreach Adam in float32", trained(adam, steps)[0], dense))
     # fused and Adam differ in speed alone
     losses = {"Adam": loss, "Adam, fused": loss, "Adam, `rowwise`": loss_by_rows}
-    _, losses["SparseAdam, another algorithm"] = trained(sparse_adam, steps)
+    losses["SparseAdam, another algorithm"] = trained(sparse_adam, steps)[1]
     return apart, losses
 
 
-def print_speeds(programs: list[Program], losses: dict[str, float] | None = None) -> None:
-    stock = statistics.median(programs[0].steps_ms)
-    print("| optimizer | CPU ms per step | × | range of × |" + (" loss |" if losses else ""))
-    print("|---|---:|---:|---:|" + ("---:|" if losses else ""))
+def speed_rows(programs: Sequence[Program], losses: dict[str, float]) -> Iterator[list[str]]:
+    stock = programs[0].steps_ms
     for program in programs:
-        pairs = zip(programs[0].steps_ms, program.steps_ms, strict=True)
-        ratios = [first / second for first, second in pairs]
+        ratios = [first / second for first, second in zip(stock, program.steps_ms, strict=True)]
         mine = statistics.median(program.steps_ms)
-        line = f"| {program.name} | {mine:.2f} | {stock / mine:.2f} "
-        line += f"| {min(ratios):.2f} to {max(ratios):.2f} |"
-        print(line + (f" {losses[program.name]:.6f} |" if losses else ""), flush=True)
+        cells = [program.name, f"{mine:.2f}", f"{statistics.median(stock) / mine:.2f}"]
+        cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
+        yield [*cells, f"{losses[program.name]:.6f}"] if losses else cells
 
 
-@dataclass
-class Goal:
-    """A row of the last table."""
-
-    program: str
-    lines: str
-    stock_ms: float
-    remedied_ms: float
-    goal: str
-    beside: str
-
-
-def print_goals(rows: list[Goal], skipped: list[str]) -> None:
-    print(
-        "| program, one core | lines changed | stock ms per step | remedied | × | goal | beside |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---|")
-    for row in rows:
-        print(
-            f"| {row.program} | {row.lines} | {row.stock_ms:.2f} | {row.remedied_ms:.2f} "
-            f"| {row.stock_ms / row.remedied_ms:.2f} | {row.goal} | {row.beside} |",
-            flush=True,
-        )
-    for reason in skipped:
-        print(f"\nSkipped: {reason}")
-
-
-def measured(command: list[str], folder: str, remedies: str = "") -> list[float]:
-    """The figures that a program prints; `remedies`: of `hpcncf run --with`."""
-    if remedies:
-        run = [sys.executable, "-m", "hpcncf", "run", "--results", f"{folder}/results"]
-        asked = [] if remedies == NO_REMEDY else ["--with", remedies]
-        command = [*run, *asked, "--", *command]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    found = re.search(r"^measured: (.*)$", done.stdout, re.MULTILINE)
-    if done.returncode or found is None:
-        raise RuntimeError(f"{shlex.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
-    return [float(each) for each in found[1].split()]
+def print_speeds(programs: Sequence[Program], losses: dict[str, float] | None = None) -> None:
+    columns = ["optimizer", "CPU ms per step:", "×:", "range of ×:", *(["loss:"] if losses else [])]
+    print(*results.table(columns, speed_rows(programs, losses or {})), sep="\n", flush=True)
 
 
 def by_turns(
-    stock: list[str], remedied: list[str], folder: str, remedies: str, rounds: int
+    stock: list[str], remedied: list[str], folder: str, remedies: str | None = None, rounds: int = 1
 ) -> tuple[list[float], list[float]]:
-    """Medians of each of their figures."""
+    """Medians of each of their figures. Programs start anew for each round, and their CPU time
+    scatters little."""
     found: list[list[list[float]]] = [[], []]
     for _ in range(rounds):
         found[0].append(measured(stock, folder))
@@ -275,55 +214,47 @@ def by_turns(
     return first, second
 
 
-def own_program(optimizer: str, small: bool, steps: int) -> list[str]:
+def own_goals(folder: str, rounds: int) -> Iterator[Goal]:
     """This module as a program without `rowwise`."""
-    words = [sys.executable, "-m", "benchmarks.rowwise", "--program", optimizer]
-    return [*words, "--steps", str(steps), *(["--small"] if small else [])]
+    for title, small, steps, goal, turns in (
+        ("matrix factorisation, `--with rowwise`", [], ("8", "200"), "25", 1),
+        ("Frappe's tables, `--with rowwise`", ["--small"], ("1500", "1500"), "0.95", rounds),
+    ):
+        program = [sys.executable, "-m", "benchmarks.rowwise", "--program", *small, "--steps"]
+        stock, remedied = ([*program, each] for each in steps)
+        first, second = by_turns(stock, remedied, folder, "rowwise", turns)
+        bare = statistics.median(measured(stock, folder, "")[0] for _ in range(turns))
+        beside = f"{bare:.2f} ms under `hpcncf run` without `--with`"
+        yield title, "0", first[0], second[0], goal, beside
 
 
-def run_program(optimizer: str, small: bool, steps: int) -> None:
-    torch.set_num_threads(1)
-    makes = {"adam": adam, "fused": fused}
-    sizes = SMALL if small else (USERS, ITEMS, WIDTH, BATCH)
-    program = Program("", makes[optimizer], steps, sizes).start()
-    program.train(min(steps, WARMUP_STEPS) if steps < LONG else ROWS_WARMUP_STEPS)
-    program.window()
-    print(f"measured: {program.steps_ms[0]}")
-
-
-def recbole_goals(folder: str, rounds: int) -> list[Goal]:
+def recbole_goals(folder: str) -> Iterator[Goal]:
     """Raises FileNotFoundError where it is not installed."""
-    python = HERE / "peers/.venv/recbole/bin/python"
+    python = RECBOLE / ".venv/bin/python"
     if not python.exists():
-        raise FileNotFoundError("RecBole: python -m benchmarks.peers.environments installs it")
+        raise FileNotFoundError("RecBole: python -m benchmarks recbole installs it")
     users, items = FULL_SIZE
     draw = np.random.default_rng(0)
     user = np.concatenate([draw.permutation(users), draw.integers(0, users, 60_000)])
     item = np.concatenate([draw.permutation(items), draw.integers(0, items, len(user) - items)])
     draw.shuffle(item)
-    made = Path(folder) / "made"
-    made.mkdir()
-    lines = (f"{each}\t{other}\n" for each, other in zip(user.tolist(), item.tolist(), strict=True))
-    with (made / "made.inter").open("w") as file:
-        file.write("user_id:token\titem_id:token\n")
-        file.writelines(lines)
-    goals = []
+    (Path(folder) / "data").mkdir()
+    write_pairs(Path(folder, "data/data.inter"), user, item)
+    settings = '{"eval_args": {"split": {"RS": [0.98, 0.01, 0.01]}}}'
     for model in ("NeuMF", "BPR"):
-        command = [str(python), str(HERE / "peers/train_recbole_stock.py"), model, folder]
-        first, second = by_turns([*command, "15"], [*command, "100"], folder, "rowwise", rounds)
-        short = measured([*command, "15"], folder, "rowwise")  # the loss of the same steps
-        goals.append(
-            Goal(
-                f"RecBole's {model}, {users:,} users x {items:,} items, `--with rowwise`",
-                *("0", first[0], second[0], "15"),
-                f"loss of 15 steps {first[1]:.6f}, {short[1]:.6f}",
-            )
+        short, longer = (
+            [str(python), str(RECBOLE / "train.py"), model, folder, steps, settings]
+            for steps in ("15", "100")
         )
-    return goals
+        first, second = by_turns(short, longer, folder, "rowwise")
+        same_steps = measured(short, folder, "rowwise")
+        title = f"RecBole's {model}, {users:,} users x {items:,} items, `--with rowwise`"
+        beside = f"loss of 15 steps {first[1]:.6f}, {same_steps[1]:.6f}"
+        yield title, "0", first[0], second[0], "15", beside
 
 
 def forum_data(folder: Path, sizes: Sequence[int], rows: Any, test: dict[str, Any]) -> Path:
-    """His input: rows [n] of user, item, 1 and context as text, and each user's items."""
+    """The forum user's input: rows [n] of user, item, 1 and context as text, each user's items."""
     folder.mkdir()
     np.savetxt(folder / f"{folder.name}.train.rating", rows, fmt="%g", delimiter="\t")
     seen: dict[int, set[int]] = {}
@@ -334,114 +265,84 @@ def forum_data(folder: Path, sizes: Sequence[int], rows: Any, test: dict[str, An
     return folder
 
 
-def forum_goals(folder: str, rounds: int) -> list[Goal]:
-    """Raises FileNotFoundError if his code cannot be had."""
+def forum_goals(folder: str) -> Iterator[Goal]:
+    """Raises FileNotFoundError if the forum user's code or Frappe cannot be had."""
     try:
         code = str(cloned(FORUM, (), Path(folder) / "forum"))
     except subprocess.CalledProcessError as error:
-        raise FileNotFoundError(
-            f"the forum user's code, {FORUM}: {error}. A folder with a clone of it as "
-            f"{FORUM.partition('@')[0].replace('/', '+')}, named by HPCNCF_PROGRAMS, will do"
-        ) from None
+        raise FileNotFoundError(f"the forum user's code, {FORUM}: {error}") from None
 
     def words(data: Path, way: str, steps: int, epochs: int = 1, seed: int = 0) -> list[str]:
-        script = [sys.executable, str(HERE / "peers/train_forum.py"), code, str(data), way]
-        return [*script, str(steps), str(epochs), str(seed)]
+        figures = [str(each) for each in (steps, epochs, seed)]
+        return [sys.executable, str(FORUM_PROGRAM), code, str(data), way, *figures]
 
-    draw, (users, items), width = np.random.default_rng(0), FULL_SIZE, 22
-    count = 264 * 303
-    pairs = [draw.integers(0, users, count), draw.integers(0, items, count), np.ones(count)]
-    rows = np.column_stack([*pairs, draw.integers(0, 2, (count, width))])
+    draw, (users, items), width = np.random.default_rng(0), FULL_SIZE, FORUM_CONTEXT
+    ids = [draw.integers(0, end, FORUM_ROWS) for end in FULL_SIZE]
+    context = draw.integers(0, 2, (FORUM_ROWS, width))
     nobody = {"users": np.zeros(1, np.int64), "candidates": np.arange(100)[None]}
     nobody["context"] = np.zeros((1, width), np.float32)
+    rows = np.column_stack([*ids, np.ones(FORUM_ROWS), context])
     full = forum_data(Path(folder) / "full", (users, items, width), rows, nobody)
-    goals = []
     for title, lines, goal, ways, steps in (
         ("the forum user's program", "3", "30", ("stock", "changed"), (8, 303)),
         ("the same, `rowwise` alone", "1", "", ("stock", "rowwise"), (8, 8)),
-        ("his model's step, no loader", "1", "", ("batches", "batches-rowwise"), (18, 303)),
+        ("its model's step, no loader", "1", "", ("batches", "batches-rowwise"), (18, 303)),
     ):
         pair = [words(full, *each) for each in zip(ways, steps, strict=True)]
-        first, second = by_turns(*pair, folder, "", rounds)
+        first, second = by_turns(*pair, folder)
         beside = "other negatives"
         if ways[1] != "changed":
-            [_, _, loss], [_, _, other] = (
-                measured(words(full, way, min(steps)), folder) for way in ways
-            )
-            beside = f"loss of the {min(steps)}th step {loss:.6f}, {other:.6f}"
+            losses = [measured(words(full, way, min(steps)), folder)[2] for way in ways]
+            beside = f"loss of the {min(steps)}th step {losses[0]:.6f}, {losses[1]:.6f}"
         size = f"{title}, {users:,} users x {items:,} items"
-        goals.append(Goal(size, lines, first[0], second[0], goal, beside))
+        yield size, lines, first[0], second[0], goal, beside
     data = real_frappe(Path(folder) / "prepared")
     if data is None:
-        print("\nSkipped: Frappe by the forum user's code: HPCNCF_DATA names no folder with it.")
-        return goals
+        raise FileNotFoundError(
+            "Frappe by the forum user's code: HPCNCF_DATA names no folder of it"
+        )
     order = np.random.default_rng(0).permutation(len(data.train_users))
     ids = [data.train_users, data.train_items, np.ones(len(order))]
     rows = np.column_stack([*ids, unpack_context(data.train_rows)])[order]
-    manifest = data.manifest
     test = {
         "users": data.test_users.astype(np.int64),
         "candidates": np.column_stack([data.test_items, data.test_negatives]).astype(np.int64),
         "context": np.asarray(data.test_context, np.float32),
     }
-    sizes = (manifest.users, manifest.items, rows.shape[1] - 3)
+    sizes = (data.manifest.users, data.manifest.items, rows.shape[1] - 3)
     small = forum_data(Path(folder) / "frappe", sizes, rows, test)
-    found = {
-        way: [
-            measured(words(small, way, len(rows), FRAPPE_EPOCHS, seed), folder)
-            for seed in range(FRAPPE_SEEDS)
-        ]
-        for way in ("stock", "changed")
-    }
-    speeds = [statistics.median(each[0] for each in runs) for runs in found.values()]
-    quality = [
-        f"{statistics.mean(hits):.3f} ({min(hits):.3f} to {max(hits):.3f})"
-        for hits in ([each[1] for each in runs] for runs in found.values())
-    ]
-    beside = f"HR@10 after {FRAPPE_EPOCHS} epochs {quality[0]}, {quality[1]}; {FRAPPE_SEEDS} seeds"
-    title = "the forum user's program on Frappe"
-    return [*goals, Goal(title, "3", speeds[0], speeds[1], "6", beside)]
-
-
-def main() -> None:
-    asking = argparse.ArgumentParser()
-    asking.add_argument("--steps", type=int, default=EQUAL_STEPS, help="before comparing")
-    asking.add_argument("--rounds", type=int, default=ROUNDS)
-    asking.add_argument("--program", choices=("adam", "fused"), help="run that program alone")
-    asking.add_argument("--small", action="store_true", help="with Frappe's tables")
-    asked = asking.parse_args()
-    if asked.program:
-        run_program(asked.program, asked.small, asked.steps)
-    else:
-        compare(asked.steps, asked.rounds)
+    speeds, qualities = [], []
+    for way in ("stock", "changed"):
+        seeds = range(FRAPPE_SEEDS)
+        runs = [measured(words(small, way, len(rows), FRAPPE_EPOCHS, at), folder) for at in seeds]
+        steps_ms, hits, _ = zip(*runs, strict=True)
+        speeds.append(statistics.median(steps_ms))
+        mean = statistics.mean(hits)
+        qualities.append(f"{mean:.3f} ({min(hits):.3f} to {max(hits):.3f})")
+    beside = f"HR@10 after {FRAPPE_EPOCHS} epochs {', '.join(qualities)}; {FRAPPE_SEEDS} seeds"
+    yield "the forum user's program on Frappe", "3", *speeds, "6", beside
 
 
 def compare(steps: int, rounds: int) -> None:
     apart, losses = compare_results(steps)  # not timed: on all cores
     os.sched_setaffinity(0, {max(usable_cpus())})
     torch.set_num_threads(1)
-    named: list[tuple[str, Any, int]] = [
-        ("Adam", adam, 4),
-        ("Adam, fused", fused, 10),
-        ("SparseAdam, another algorithm", sparse_adam, 60),
-        ("Adam, `rowwise`", by_rows, 60),
-    ]
-    print(f"Matrix factorisation, {USERS:,} + {ITEMS:,} rows x {WIDTH}, batch {BATCH:,}, one core;")
+    users, items, width, batch = LARGE
+    print(f"Matrix factorisation, {users:,} + {items:,} rows x {width}, batch {batch:,}, one core;")
     print(f"medians of {rounds} rounds. Loss: after {steps} steps, of 20 other batches.\n")
-    programs = [Program(*each) for each in named]
-    compare_speeds(programs, rounds)
-    print_speeds(programs, losses)
+    large = [
+        Program("Adam", adam, 4),
+        Program("Adam, fused", fused, 10),
+        Program("SparseAdam, another algorithm", sparse_adam, 60),
+        Program("Adam, `rowwise`", by_rows, 60),
+    ]
+    compare_speeds(large, rounds)
+    print_speeds(large, losses)
     print(f"\nParameters after {steps:,} steps from the same values:\n")
-    print(f"| difference between | largest | root mean square | more than {NEAR:g} |")
-    print("|---|---:|---:|---:|")
-    for name, each in apart:
-        root, share = each.mean_square**0.5, f"{each.far:,} of {each.of_all:,}"
-        print(f"| {name} | {each.largest:.1e} | {root:.1e} | {share} |", flush=True)
-    users, items, width, batch = SMALL
-    print(
-        f"\nSmall tables, {users:,} + {items:,} rows x {width}, batch {batch:,}; `rowwise` leaves "
-    )
-    print("them to torch, `small=0` makes it take them.\n")
+    columns = ["difference between", "largest:", "root mean square:", f"more than {NEAR:g}:"]
+    print(*results.table(columns, apart), sep="\n", flush=True)
+    print("\nSmall tables, {:,} + {:,} rows x {}, batch {:,}; `rowwise`".format(*SMALL))
+    print("leaves them to torch, `small=0` makes it take them.\n")
     small = [
         Program("Adam", adam, 300, SMALL),
         Program("Adam, `rowwise`", by_rows, 300, SMALL),
@@ -449,33 +350,43 @@ def compare(steps: int, rounds: int) -> None:
     ]
     compare_speeds(small, 3 * rounds)
     print_speeds(small)
-    worst = " and ".join(f"{each.largest:.1e}" for _, each in apart[1::-1])
-    rows = [
-        Goal(
-            *(f"matrix factorisation, {USERS:,} + {ITEMS:,} rows, `rowwise`", "1"),
-            *(statistics.median(programs[at].steps_ms) for at in (0, 3)),
-            *("25", f"parameters within {worst} of dense Adam's (float32, float64)"),
-        )
-    ]
-    skipped: list[str] = []
+    stock_ms, rows_ms = (statistics.median(large[at].steps_ms) for at in (0, 3))
+    title = f"matrix factorisation, {users:,} + {items:,} rows, `rowwise`"
+    beside = f"parameters within {apart[1][1]} and {apart[0][1]} of dense Adam's (float32, float64)"
+    goals: list[Goal] = [(title, "1", stock_ms, rows_ms, "25", beside)]
+    print(f"\nFigures to reach; one run of each program, {rounds} with small tables,")
+    print(f"{FRAPPE_SEEDS} on Frappe:\n")
+    skipped = []
     with tempfile.TemporaryDirectory() as folder:
-        for title, is_small, more, goal, turns in (
-            ("matrix factorisation, `--with rowwise`", False, (8, 200), "25", ROUNDS_OF_PROGRAMS),
-            ("Frappe's tables, `--with rowwise`", True, (1500, 1500), "0.95", rounds),
-        ):
-            pair = [own_program("adam", is_small, each) for each in more]
-            first, second = by_turns(*pair, folder, "rowwise", turns)
-            bare = [measured(pair[0], folder, NO_REMEDY)[0] for _ in range(turns)]
-            beside = f"{statistics.median(bare):.2f} ms under `hpcncf run` without `--with`"
-            rows.append(Goal(title, "0", first[0], second[0], goal, beside))
-        for make in (recbole_goals, forum_goals):
+        goals += own_goals(folder, rounds)
+        for others in (recbole_goals, forum_goals):
             try:
-                rows += make(folder, ROUNDS_OF_PROGRAMS)
+                goals.extend(others(folder))
             except FileNotFoundError as error:
                 skipped.append(str(error))
-    print(f"\nFigures to reach; one run of each program, {rounds} with small tables, ")
-    print(f"{FRAPPE_SEEDS} on Frappe:\n")
-    print_goals(rows, skipped)
+    columns = ["program, one core", "lines changed:", "stock ms per step:", "remedied:", "×:"]
+    cells = (
+        [name, lines, f"{stock:.2f}", f"{remedied:.2f}", f"{stock / remedied:.2f}", goal, more]
+        for name, lines, stock, remedied, goal, more in goals
+    )
+    print(*results.table([*columns, "goal:", "beside"], cells), sep="\n")
+    for reason in skipped:
+        print(f"\nSkipped: {reason}")
+
+
+def main() -> None:
+    asking = argparse.ArgumentParser()
+    asking.add_argument("--steps", type=int, default=EQUAL_STEPS, help="before comparing")
+    asking.add_argument("--rounds", type=int, default=ROUNDS)
+    asking.add_argument("--program", action="store_true", help="be the program, with torch's Adam")
+    asking.add_argument("--small", action="store_true", help="with Frappe's tables")
+    asked = asking.parse_args()
+    if not asked.program:
+        compare(asked.steps, asked.rounds)
+        return
+    torch.set_num_threads(1)
+    program = Program("", adam, asked.steps, SMALL if asked.small else LARGE).warm_up()
+    print(f"measured: {program.train(asked.steps)}")
 
 
 if __name__ == "__main__":

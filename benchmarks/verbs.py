@@ -1,12 +1,16 @@
-"""hpcncf's commands and any others, run as a user runs them; their seconds and peak of memory."""
+"""hpcncf's commands and any others, run as a user runs them; their seconds and peak of memory; and
+the environments and clones that other programs need."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +25,8 @@ HPCNCF: Final = (sys.executable, "-m", "hpcncf")
 # Variables that would make a run another one than on a machine of no scheduler.
 FOREIGN: Final = ("SLURM_", "OMP_", "MKL_", "KMP_", "GOMP_", "HPCNCF_", "RANK", "WORLD_SIZE")
 
-
-FRAPPE_FOLDER: Final = Path(__file__).parent.parent / "data/frappe"
+ROOT: Final = Path(__file__).parent.parent
+FRAPPE_FOLDER: Final = ROOT / "data/frappe"
 WAITING: Final = """
 import resource, subprocess, sys
 status = subprocess.call(sys.argv[1:], stdout=sys.stderr)
@@ -51,6 +55,47 @@ def measure_command(command: Sequence[str]) -> Cost:
     if process.returncode:
         raise SystemExit(f"failed: {' '.join(command)}")
     return Cost(seconds, 1024 * int(process.stdout))
+
+
+def measured(command: Sequence[str], folder: str, remedies: str | None = None) -> list[float]:
+    """The figures behind `measured: ` in a program's output; `remedies`: under `hpcncf run`, with
+    these if there are any. Raises RuntimeError if it fails."""
+    if remedies is not None:
+        asked = ["--with", remedies] if remedies else []
+        command = [*HPCNCF, "run", "--results", f"{folder}/results", *asked, "--", *command]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = re.search(r"^measured: (.*)$", done.stdout, re.MULTILINE)
+    if done.returncode or found is None:
+        raise RuntimeError(f"{shlex.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
+    return [float(each) for each in found[1].split()]
+
+
+def environment(folder: Path, packages: Sequence[str], *options: str) -> Path:
+    """The interpreter of an environment that has these packages, and no hpcncf. It is made anew
+    when they have changed; `options`: of pip."""
+    python, made_of, wanted = folder / "bin/python", folder / "packages", "\n".join(packages)
+    if not made_of.exists() or made_of.read_text() != wanted:
+        print(f"making {folder}", file=sys.stderr, flush=True)
+        venv.create(folder, clear=True, with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *options, *packages], check=True, stdout=sys.stderr)
+        made_of.write_text(wanted)
+    return python
+
+
+def cloned(source: str, files: Sequence[str], into: Path) -> Path:
+    """A fresh copy of `owner/name@commit`, of these files alone if there are any: from the folder
+    HPCNCF_PROGRAMS, which has it as owner+name, else from GitHub."""
+    repository, _, commit = source.partition("@")
+    stored = os.environ.get("HPCNCF_PROGRAMS")
+    kept = Path(stored) / repository.replace("/", "+") if stored else None
+    if kept and (kept / "repo").is_dir():
+        kept /= "repo"
+    address = str(kept) if kept else f"https://github.com/{repository}"
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", address, str(into)], check=True)
+    only = ["--", *files] if files else []
+    subprocess.run(["git", "checkout", "--quiet", commit, *only], cwd=into, check=True)
+    return into
 
 
 class VerbFailed(Exception):

@@ -9,12 +9,10 @@ names.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,35 +21,10 @@ from typing import Any, Final
 import yaml
 
 from benchmarks.programs import NOT_ESTABLISHED, Row, diagnosis_of, failed, judge, show
+from benchmarks.verbs import cloned, environment
 
 HERE: Final = Path(__file__).parent
-ENVIRONMENT: Final = HERE / ".venv"
 TORCH: Final = "torch==2.13.0"
-
-
-def made(packages: Sequence[str]) -> Path:
-    """The interpreter of an environment with torch and these packages."""
-    python = ENVIRONMENT / "bin/python"
-    if not python.exists():
-        print(f"making {ENVIRONMENT}", file=sys.stderr, flush=True)
-        venv.create(ENVIRONMENT, with_pip=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, TORCH, *packages], check=True, stdout=sys.stderr)
-    return python
-
-
-def cloned(source: str, files: Sequence[str], into: Path) -> Path:
-    """A fresh copy of `owner/name@commit`, of these files alone if there are any."""
-    repository, _, commit = source.partition("@")
-    stored = os.environ.get("HPCNCF_PROGRAMS")
-    kept = Path(stored) / repository.replace("/", "+") if stored else None
-    if kept and (kept / "repo").is_dir():
-        kept /= "repo"
-    address = str(kept) if kept else f"https://github.com/{repository}"
-    subprocess.run(["git", "clone", "--quiet", "--no-checkout", address, str(into)], check=True)
-    only = ["--", *files] if files else []
-    subprocess.run(["git", "checkout", "--quiet", commit, *only], cwd=into, check=True)
-    return into
 
 
 def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list[str], Path]:
@@ -71,7 +44,8 @@ def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list
 
 def measure(names: Sequence[str]) -> Iterator[Row]:
     programs = yaml.safe_load((HERE / "programs.yaml").read_text())
-    python = made(sorted({each for one in programs.values() for each in one.get("packages", [])}))
+    packages = {each for one in programs.values() for each in one.get("packages", [])}
+    python = environment(HERE / ".venv", [TORCH, *sorted(packages)])
     for name in names or list(programs):
         program = programs[name]
         began = time.monotonic()

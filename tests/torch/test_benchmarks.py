@@ -18,7 +18,12 @@ import yaml
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import training_conflicts
 from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.engines.rowwise import Rowwise
+from hpcncf.ncf.evaluate import evaluate
+from hpcncf.ncf.model import initial_model
+from hpcncf.ncf.step_clock import StepClock
 from hpcncf.records.schema import Epoch
+from hpcncf.worker.environment import Place
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,25 +42,17 @@ def test_a_step_on_a_gpu_moves_at_least_its_rows_and_its_batch() -> None:
     assert moved == 2 * 3 * 3 * 4 * 5 + 2 * (3 * 8 + 4)
 
 
-def test_a_gpus_floor_is_by_its_bytes_and_by_its_launches() -> None:
-    module = benchmark("gpu")
-    floor = module.Floor(moved_bytes=2e6, bytes_per_s=1e12, launches=50, launch_s=1e-6)
-    line = module.row(256, "eager", 1e-4, 5, floor)
-    assert line == "| 256 | eager | 100.0 | 12,800,000 | 50 | 2.0 | 50.0 |"
-
-
 def test_a_gpus_goals_are_reported_with_what_was_found() -> None:
     goals, eager, graph = benchmark("gpu").goals, "eager", "`cuda_graph`"
     steps = {(256, eager): 9e-4, (256, graph): 9e-5, (65_536, eager): 3e-3, (65_536, graph): 4e-3}
     epochs = {(256, eager): 12.8, (256, graph): 1.6, (65_536, graph): 0.2}
     alike = {eager: "not distinguishable", graph: "not distinguishable"}
     found = goals(steps, epochs, alike)
-    assert [each.endswith(" Met.") for each in found] == [True, False, True, True]
-    assert "90.0 µs, `cuda_graph`" in found[0]
-    assert "1.60 s" in found[1]
-    assert "109.2 M, eager" in found[2]
-    assert goals(steps, epochs, alike | {graph: "lower"})[3].endswith("differ. Not met.")
-    assert goals(steps, epochs, {})[3].endswith("not measured. Not met.")
+    _, seen, met = zip(*found, strict=True)
+    assert met == ("yes", "**no**", "yes", "yes")
+    assert seen[:3] == ("90.0 µs, `cuda_graph`", "1.60 s, `cuda_graph`", "109.2 M, eager")
+    assert goals(steps, epochs, alike | {graph: "lower"})[3][1:] == [f"{graph} differ", "**no**"]
+    assert goals(steps, epochs, {})[3][1:] == ["not measured", "**no**"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
@@ -290,7 +287,7 @@ def test_a_remedys_interval_holds_its_gain_though_rows_end_when_it_is_narrow(noi
     module, random, held, settled, gain = benchmark("remedies"), np.random.default_rng(1), 0, 0, 0.3
     for _ in range(400):
         row, turns = module.Row(None, None, {}, {}), slowdowns(noise, 120, random)
-        while len(row.logs) < 60 and not module._is_over(row, float("inf")):
+        while len(row.logs) < 60 and not row.is_over(float("inf")):
             first, second = turns[2 * len(row.logs) :][:2]
             row.logs.append(gain + (first - second) * (-1) ** len(row.logs))
         low, _, high = module.interval(row.logs)
@@ -316,14 +313,6 @@ def test_a_stepper_takes_the_steps_of_a_window(tiny_data: Path) -> None:
     assert stepper.instances(7) == 7 * 8 * 5
 
 
-def test_a_made_table_has_the_rows_it_is_said_to_have(tmp_path: Path) -> None:
-    module = benchmark("memory")
-    rows = module.write_table(tmp_path / "made.csv", 1_000_000)
-    lines = (tmp_path / "made.csv").read_text().splitlines()
-    assert len(lines) == rows + 1
-    assert len({line.count(",") for line in lines}) == 1
-
-
 def test_misses_stand_before_all_programs_and_a_failed_one_is_one() -> None:
     programs = benchmark("programs")
     place = {"line": 3, "source": "draw(`x` | y)"}
@@ -344,3 +333,63 @@ def test_misses_stand_before_all_programs_and_a_failed_one_is_one() -> None:
     assert not any("right.py" in line for line in page[:fold])
     row = "| right.py | python_input | python_input | right | `3: draw('x' \\| y)` | 9 |"
     assert row in page[fold:]
+
+
+@pytest.fixture
+def recbole() -> Any:
+    return benchmark("recbole.__main__")
+
+
+def test_recbole_gets_each_training_pair_once_all_ids_and_the_same_candidates(
+    recbole: Any, tiny_data: Path, tmp_path: Path
+) -> None:
+    data = load_prepared(tiny_data)
+    plain = recbole.plain(data)
+    trained = list(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
+    assert len(set(trained)) < len(trained)
+    assert (np.diff(plain.train_users) < 0).sum() > len(set(trained)) / 3  # in no order of users
+    assert plain.manifest.train_rows == len(set(trained))
+    assert plain.manifest.context_columns == []
+    assert plain.test_context.shape == (data.manifest.test_rows, 0)
+    recbole.write_data(tmp_path, plain)
+    read = {}
+    for part in ("train", "test"):
+        header, *lines = (tmp_path / f"data/data.{part}.inter").read_text().splitlines()
+        assert header == "user_id:token\titem_id:token"
+        read[part] = [tuple(map(int, line.split("\t"))) for line in lines]
+    assert sorted(read["train"]) == sorted(set(trained))
+    # Where one were missing, RecBole would have no number for it.
+    users, items = zip(*read["train"], *read["test"], strict=True)
+    assert set(users) == set(range(data.manifest.users))
+    assert set(items) == set(range(data.manifest.items))
+    candidates = np.load(tmp_path / "candidates.npy")
+    assert (candidates[:, 0] == data.test_items).all()
+    assert (candidates[:, 1:] == data.test_negatives).all()
+
+
+def test_recboles_scores_are_ranked_as_hpcncf_ranks_its_own(recbole: Any, tiny_data: Path) -> None:
+    plain = recbole.plain(load_prepared(tiny_data))
+    start = initial_model(plain.manifest, Model(), seed=1)
+    candidates = np.column_stack([plain.test_items, plain.test_negatives])
+    users = torch.from_numpy(np.repeat(plain.test_users, candidates.shape[1])).long()
+    with torch.no_grad():
+        scores = start(
+            users, torch.from_numpy(candidates.ravel()).long(), torch.empty(len(users), 0)
+        )
+    engine = Rowwise(start, Training(), torch.device("cpu"), StepClock(1, 1))
+    judged = evaluate(engine, plain, Place(), torch.device("cpu"), "sampled")
+    found = recbole.quality(scores.reshape(candidates.shape).numpy())
+    assert found == pytest.approx((judged.hr10, judged.ndcg10))
+    assert 0 < judged.hr10 < 1
+    ties = np.zeros((3, 12), dtype=np.float32)
+    ties[1, 0], ties[2, 0] = 1, np.nan
+    assert recbole.quality(ties) == pytest.approx((1 / 3, 1 / 3))
+
+
+def test_recboles_environment_is_pinned_to_the_version_with_hpcncfs_torch(recbole: Any) -> None:
+    pins, constraints = (
+        dict(line.split("==") for line in path.read_text().splitlines() if not line.startswith("#"))
+        for path in (recbole.HERE / "requirements.txt", ROOT / "constraints.txt")
+    )
+    assert pins["torch"] == constraints["torch"]
+    assert "recbole" in pins

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.memory import mapped_mib
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.batches import InstanceSource
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
@@ -50,21 +49,3 @@ def test_opening_the_data_maps_its_files(tiny_data: Path) -> None:
     for path in tiny_data.glob("*.npy"):
         assert getattr(data, path.stem).flags.writeable is False
         assert str(path) in smaps
-
-
-def test_the_proportional_share_is_of_the_folders_files_alone() -> None:
-    smaps = "\n".join(
-        [
-            "7f00-7f01 r--p 00000000 fe:00 12 /data/a/train_rows.npy",
-            "Rss:  2048 kB",
-            "Pss:  1024 kB",
-            "Pss_Dirty:  512 kB",
-            "7f02-7f03 r--p 00000000 fe:00 13 /lib/libc.so",
-            "Pss:  4096 kB",
-            "7f04-7f05 rw-p 00000000 00:00 0",
-            "Pss:  8192 kB",
-            "7f06-7f07 r--p 00000000 fe:00 14 /data/a/positives.npy",
-            "Pss:  512 kB",
-        ]
-    )
-    assert mapped_mib(Path("/data/a"), smaps) == 1.5
