@@ -6,15 +6,15 @@ Errors give file, key, value and choices.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from hpcncf.errors import UsageError, abbreviate, did_you_mean
+from hpcncf.errors import UsageError, abbreviate
 from hpcncf.job.plan import (
     Plan,
     expand_job,
@@ -22,10 +22,8 @@ from hpcncf.job.plan import (
     missing_native_engine,
     with_engine_fallback,
 )
-from hpcncf.job.spec import SECTIONS, JobSpec, Program, error_location, suggest_setting
+from hpcncf.job.spec import JobSpec, Program, validation_error
 from hpcncf.ncf.data.manifest import content_key, is_prepared, read_manifest
-
-M = TypeVar("M", bound=BaseModel)
 
 BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_size_per_rank"})
 
@@ -144,7 +142,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     try:
         job = JobSpec.model_validate(plain)
     except ValidationError as error:
-        raise _validation_error(
+        raise validation_error(
             JobSpec, error, lambda loc: _error_source(loc, path, in_file, given)
         ) from None
     try:
@@ -189,14 +187,6 @@ def _data_paths(job: JobSpec) -> list[str]:
         return []
     points = (point["data.path"] for point in grid_points(job) if "data.path" in point)
     return sorted({job.data.path, *map(str, points)})
-
-
-def validate_settings(model: type[M], plain: Any, where: str) -> M:
-    """`plain` as `model`. Raises UsageError with one line for each problem."""
-    try:
-        return model.model_validate(plain)
-    except ValidationError as error:
-        raise _validation_error(model, error, lambda _: where) from None
 
 
 def _apply_setting(plain: dict[str, Any], setting: str) -> str:
@@ -311,78 +301,6 @@ def _has_key(plain: Any, loc: Sequence[int | str]) -> bool:
             return False
         plain = plain[key]
     return True
-
-
-def _validation_error(
-    model: type[BaseModel], error: ValidationError, where: Callable[[list[int | str]], str]
-) -> UsageError:
-    """One line for each problem, prefixed with the source that `where` gives for its place."""
-    lines = []
-    for problem in error.errors():
-        loc = error_location(problem["loc"])
-        if loc[:1] == ["workload"]:
-            del loc[1:2]  # which of its two forms
-        elif loc[:1] == ["parameters"]:
-            del loc[2:]  # which kind of scalar
-        lines.append(f"{where(loc)}: {_describe_problem(model, loc, problem)}")
-    return UsageError("\n".join(dict.fromkeys(lines)))
-
-
-def _describe_problem(
-    model: type[BaseModel], loc: list[int | str], problem: Mapping[str, Any]
-) -> str:
-    key = ".".join(map(str, loc))
-    if problem["type"] == "extra_forbidden":
-        known = _known_keys(model, [str(part) for part in loc[:-1]])
-        section = ".".join(map(str, loc[:-1]))
-        suggest = suggest_setting if model is JobSpec else did_you_mean
-        return (
-            f"{section + ': ' if section else ''}unknown key {loc[-1]!r}."
-            f"{suggest(str(loc[-1]), known)} Known keys: {', '.join(known)}"
-        )
-    if problem["type"] == "missing":
-        return f"{key}: is required and not given"
-    came = problem["input"]
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if not loc and problem["type"] == "value_error":  # of several keys, which it names itself
-        return message
-    if problem["type"] == "string_pattern_mismatch":
-        message = _describe_pattern(key, str(came))
-    return f"{key or 'the file'}: {message}; came {abbreviate(came)} ({type(came).__name__})"
-
-
-def _describe_pattern(key: str, came: str) -> str:
-    """The pattern of the name, of parameters or of the grid's keys, in words."""
-    if key == "name":
-        return (
-            "expected at most 64 letters, digits, dots, dashes and underscores, a letter or digit "
-            "first"
-        )
-    if key.startswith("parameters"):
-        return "expected a name of letters, digits and single underscores, a letter first"
-    dotted = [f"{section}.{key}" for section in SECTIONS for key in SECTIONS[section].model_fields]
-    same = [each for each in dotted if each.split(".")[1] == came.rpartition(".")[2]]
-    if same:
-        return f"write {same[0]}"
-    close = did_you_mean(came, dotted)
-    return f"expected section.key, as in resources.cpus_per_task{'.' if close else ''}{close}"
-
-
-def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
-    for part in path:
-        field = model.model_fields.get(part)
-        below = _first_model(field.annotation) if field else None
-        if below is None:
-            return []
-        model = below
-    return list(model.model_fields)
-
-
-def _first_model(annotation: Any) -> type[BaseModel] | None:
-    """The first model among an annotation's alternatives."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _first_model(part))), None)
 
 
 def make_paths_absolute(job: JobSpec, folder: Path) -> JobSpec:

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
+from pydantic import AfterValidator, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
 from hpcncf.job.spec import (
@@ -22,6 +22,7 @@ from hpcncf.job.spec import (
     JobSpec,
     Model,
     Parameters,
+    Point,
     Program,
     Remedies,
     Resources,
@@ -30,9 +31,9 @@ from hpcncf.job.spec import (
     Workload,
     apply_point,
     build_command,
-    error_location,
     find_placeholder_problem,
     placeholder_values,
+    validate_settings,
 )
 from hpcncf.job.validate import (
     memory_conflicts,
@@ -228,58 +229,45 @@ def repeated_values(job: JobSpec) -> list[str]:
     ]
 
 
-class _PointParameters(RootModel[Parameters]):
-    """A point's parameters under the name that errors use."""
-
-    model_config = ConfigDict(title="parameters", strict=True)
-
-
 def _build_run(
     job: JobSpec,
-    point: Mapping[str, Any],
+    changes: Mapping[str, Any],
     repeat: int,
     varied: list[str],
     data_keys: Mapping[str, str | None],
     datasets: Mapping[str, str | None],
 ) -> Run:
-    plain = apply_point(job, point)
-    where = "".join(f" {key}={_spell(value)}" for key, value in point.items()) or " the base"
+    plain = apply_point(job, changes)
+    where = "".join(f" {key}={_spell(value)}" for key, value in changes.items()) or " the base"
+    where = f"grid point{where}"
+    point = validate_settings(Point, plain, where)
+    resources, data, model, training = point.resources, point.data, point.model, point.training
     program = job.workload if isinstance(job.workload, Program) else None
-    data, model, training, key = None, None, None, None
-    parameters: Parameters = {}
-    remedies = Remedies()
-    try:
-        resources = Resources.model_validate(plain["resources"])
-        reasons = placement_conflicts(resources)
-        if program:
-            parameters = _PointParameters.model_validate(plain["parameters"]).root
-            remedies = Remedies.model_validate(plain["remedies"])
-            known = placeholder_values(parameters, resources.model_dump(mode="json"), repeat)
-            problem = find_placeholder_problem(program, parameters, known)
-            reasons = [problem] if problem else reasons
-        else:
-            data = Data.model_validate(plain["data"])
-            model = Model.model_validate(plain["model"])
-            found = data.dataset or datasets.get(data.path)
-            data = data.model_copy(update={"dataset": found})
-            # `init: auto` is the paper's for data in its formats, else `torch`. That is left as it
-            # is: plans of 0.1.0 have no such setting.
-            if (model.init, model.embedding_std) == ("auto", PAPER_STD) and found in PAPER_DATASETS:
-                model = model.model_copy(update={"init": "paper"})
-            training = Training.model_validate(plain["training"])
-            reasons += training_conflicts(resources, training)
-            reasons += model_conflicts(training, model)
-            reasons += memory_conflicts(resources, training, model)
-    except ValidationError as error:
-        raise UsageError(f"grid point{where}: {describe_first_error(error)}") from None
-    if reasons:
-        raise UsageError(f"grid point{where}: " + "; ".join(reasons))
+    reasons = placement_conflicts(resources)
     if program:
-        identity = command_identity(program, parameters, resources, repeat)
-        if remedies:
-            identity["remedies"] = remedies.model_dump(mode="json", exclude_defaults=True)
+        known = placeholder_values(point.parameters, resources.model_dump(mode="json"), repeat)
+        problem = find_placeholder_problem(program, point.parameters, known)
+        reasons = [problem] if problem else reasons
+    else:
+        reasons += training_conflicts(resources, training)
+        reasons += model_conflicts(training, model)
+        reasons += memory_conflicts(resources, training, model)
+    if reasons:
+        raise UsageError(f"{where}: " + "; ".join(reasons))
+    key = None
+    if program:
+        identity = command_identity(program, point.parameters, resources, repeat)
+        if point.remedies:
+            remedies = point.remedies.model_dump(mode="json", exclude_defaults=True)
+            identity["remedies"] = remedies
     else:
         assert data is not None
+        found = data.dataset or datasets.get(data.path)
+        data = data.model_copy(update={"dataset": found})
+        # `init: auto` is the paper's for data in its formats, else `torch`. That is left as it is:
+        # plans of 0.1.0 have no such setting.
+        if (model.init, model.embedding_std) == ("auto", PAPER_STD) and found in PAPER_DATASETS:
+            model = model.model_copy(update={"init": "paper"})
         key = data_keys.get(data.path)
         identity = run_identity(job.workload, resources, key or data.path, model, training, repeat)
     return Run(
@@ -288,28 +276,18 @@ def _build_run(
         varied={name: plain[name.split(".")[0]].get(name.split(".")[1]) for name in varied},
         workload=job.workload,
         by_hand=False,
-        parameters=parameters,
-        remedies=remedies,
+        parameters=point.parameters,
+        remedies=point.remedies,
         resources=resources,
         data=data,
         data_key=key,
-        model=model,
-        training=training,
+        model=None if program else model,
+        training=None if program else training,
     )
 
 
 def _spell(value: Any) -> str:
     return value if isinstance(value, str) and len(value) < 100 else abbreviate(value)
-
-
-def describe_first_error(error: ValidationError) -> str:
-    """pydantic's first error as `section.key: message (came: value)`."""
-    problem = error.errors()[0]
-    where = ".".join(str(part) for part in [error.title.lower(), *error_location(problem["loc"])])
-    message = problem["msg"].removeprefix("Value error, ")
-    if not problem["loc"]:
-        return message
-    return f"{where}: {message} (came: {abbreviate(problem['input'])})"
 
 
 def run_identity(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,7 @@ from pydantic import (
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
 
+M = TypeVar("M", bound=BaseModel)
 # Names that pydantic puts into a location for a mapping's key and a union's alternatives.
 PYDANTIC_PART: Final = re.compile(r"\[key\]$|(literal|function-[a-z]+)\[")
 
@@ -49,11 +50,6 @@ def refuse(is_wrong: Callable[[Any], object], message: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def error_location(loc: Iterable[int | str]) -> list[int | str]:
-    """The keys that lead to a pydantic error, without pydantic's own names among them."""
-    return [part for part in loc if not PYDANTIC_PART.match(str(part))]
 
 
 PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -240,20 +236,8 @@ class Remedies(Settings):
         values: dict[str, Any] = {}
         for word in filter(None, (each.strip() for each in text.split(","))):
             name, equals, value = word.partition("=")
-            if name not in cls.model_fields:
-                known = list(cls.model_fields)
-                raise UsageError(
-                    f"--with: unknown remedy {name!r}.{did_you_mean(name, known)} "
-                    f"Known: {', '.join(known)}"
-                )
             values[name] = (int(value) if value.isdigit() else value) if equals else True
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            name = "".join(f"{part}: " for part in problem["loc"][:1])
-            message = problem["msg"].removeprefix("Value error, ")
-            raise UsageError(f"--with: {name}{message[0].lower()}{message[1:]}") from None
+        return validate_settings(cls, values, "--with")
 
     def __bool__(self) -> bool:
         return self != type(self)()
@@ -746,9 +730,20 @@ class JobSpec(Settings):
         return self
 
 
+class Point(Settings):
+    """The settings of one combination."""
+
+    parameters: Parameters
+    remedies: Remedies
+    data: Data | None
+    resources: Resources
+    model: Model
+    training: Training
+
+
 def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's settings as plain data with dotted `changes` applied, not validated."""
-    plain = base.model_dump(mode="json", include={*SECTIONS, "parameters"})
+    """The job's settings as plain data of a Point, with dotted `changes` applied, not validated."""
+    plain = base.model_dump(mode="json", include=set(Point.model_fields))
     for dotted, value in changes.items():
         section, key = dotted.split(".")
         plain[section][key] = value
@@ -757,3 +752,83 @@ def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
         other = {"global_batch_size", "batch_size_per_rank"} - {batch.pop().split(".")[1]}
         plain["training"][other.pop()] = None
     return plain
+
+
+def validate_settings(model: type[M], plain: Any, where: str) -> M:
+    """`plain` as `model`. Raises UsageError with one line for each problem."""
+    try:
+        return model.model_validate(plain)
+    except ValidationError as error:
+        raise validation_error(model, error, lambda _: where) from None
+
+
+def validation_error(
+    model: type[BaseModel], error: ValidationError, where: Callable[[list[int | str]], str]
+) -> UsageError:
+    """One line for each problem, prefixed with the source that `where` gives for its place."""
+    lines = []
+    for problem in error.errors():
+        loc = [part for part in problem["loc"] if not PYDANTIC_PART.match(str(part))]
+        if loc[:1] == ["workload"]:
+            del loc[1:2]  # which of its two forms
+        elif loc[:1] == ["parameters"]:
+            del loc[2:]  # which kind of scalar
+        lines.append(f"{where(loc)}: {_describe_problem(model, loc, problem)}")
+    return UsageError("\n".join(dict.fromkeys(lines)))
+
+
+def _describe_problem(
+    model: type[BaseModel], loc: list[int | str], problem: Mapping[str, Any]
+) -> str:
+    key = ".".join(map(str, loc))
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(model, [str(part) for part in loc[:-1]])
+        section = ".".join(map(str, loc[:-1]))
+        suggest = suggest_setting if model is JobSpec else did_you_mean
+        return (
+            f"{section + ': ' if section else ''}unknown key {loc[-1]!r}."
+            f"{suggest(str(loc[-1]), known)} Known keys: {', '.join(known)}"
+        )
+    if problem["type"] == "missing":
+        return f"{key}: is required and not given"
+    came = problem["input"]
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not loc and problem["type"] == "value_error":  # of several keys, which it names itself
+        return message
+    if problem["type"] == "string_pattern_mismatch":
+        message = _describe_pattern(key, str(came))
+    return f"{key or 'the file'}: {message}; came {abbreviate(came)} ({type(came).__name__})"
+
+
+def _describe_pattern(key: str, came: str) -> str:
+    """The pattern of the name, of parameters or of the grid's keys, in words."""
+    if key == "name":
+        return (
+            "expected at most 64 letters, digits, dots, dashes and underscores, a letter or digit "
+            "first"
+        )
+    if key.startswith("parameters"):
+        return "expected a name of letters, digits and single underscores, a letter first"
+    dotted = [f"{section}.{key}" for section in SECTIONS for key in SECTIONS[section].model_fields]
+    same = [each for each in dotted if each.split(".")[1] == came.rpartition(".")[2]]
+    if same:
+        return f"write {same[0]}"
+    close = did_you_mean(came, dotted)
+    return f"expected section.key, as in resources.cpus_per_task{'.' if close else ''}{close}"
+
+
+def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        below = _first_model(field.annotation) if field else None
+        if below is None:
+            return []
+        model = below
+    return list(model.model_fields)
+
+
+def _first_model(annotation: Any) -> type[BaseModel] | None:
+    """The first model among an annotation's alternatives."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _first_model(part))), None)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import validate_settings
 from hpcncf.job.plan import Plan, expand_job
-from hpcncf.job.spec import JobSpec
+from hpcncf.job.spec import JobSpec, validate_settings
 from hpcncf.launch import submit as launch
 from hpcncf.launch.cancel import cancel
 from hpcncf.paths import ResultPaths, make_folder

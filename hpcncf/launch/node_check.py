@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 from uuid import uuid4
@@ -38,19 +39,22 @@ from hpcncf.slurm.query import cancel, job_states
 from hpcncf.slurm.states import NOT_OVER, JobState
 from hpcncf.worker.allocation import allocated_cores
 
-QUESTION: Final = "question.json"
 ANSWER: Final = "answer.json"
 # The first import of torch from a slow file system is slow.
 IMPORT_S: Final = 180
 # These decide what a run computes; other versions may differ.
 SAME: Final = ("hpcncf", "torch", "numpy", "submitit", "pydantic")
+POLL_S: Final = 1.0
+# A file written on a node may appear here this long after the job ended (NFS caches folders).
+VISIBLE_S: Final = 15
+LIMIT_MIN: Final = 10
+MOST_WORDS: Final = 200
+ACTIVE: Final = (*NOT_OVER, "unknown")
+T = TypeVar("T")
 
 
-class Question(RecordPart):
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["question"] = "question"
-    nonce: str
-    """Repeated in the answer, so that both are of the same folder."""
+@dataclass(frozen=True)
+class Question:
     data: dict[str, str | None]
     """Prepared folder -> its key."""
     programs: list[str]
@@ -64,7 +68,6 @@ class Question(RecordPart):
 class Answer(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["answer"] = "answer"
-    nonce: str
     node: str
     python: str
     executable: str
@@ -80,13 +83,11 @@ class Answer(RecordPart):
     limit_mib: Number | None
 
 
-def answer(folder: str) -> None:
-    """Called on the node by the check's job."""
-    question = read_record(Path(folder) / QUESTION, Question)
+def answer(folder: str, question: Question) -> None:
+    """Called on the node by the check's job; leaves an Answer in the folder."""
     limit = memory_limit()
     programs = [name for name in question.programs if shutil.which(name) is None]
     reply = Answer(
-        nonce=question.nonce,
         node=os.uname().nodename,
         python=platform.python_version(),
         executable=sys.executable,
@@ -156,26 +157,16 @@ def differences(
         )
 
 
-POLL_S: Final = 1.0
-# A file written on a node may appear here this long after the job ended (NFS caches folders).
-VISIBLE_S: Final = 15
-LIMIT_MIN: Final = 10
-MOST_WORDS: Final = 200
-ACTIVE: Final = (*NOT_OVER, "unknown")
-T = TypeVar("T")
-
-
 def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> Answer:
     """A node's answer. Raises HpcncfError if it differs from this machine, or never comes."""
     question = build_question(runs)
     logs = paths.submitit(user())
     make_private_folder(logs)
-    folder = logs / f"check-{question.nonce}"
+    folder = logs / f"check-{uuid4().hex[:12]}"
     make_private_folder(folder)
-    write_record(folder / QUESTION, question)
     with raise_refusals():
         executor = batch_script.executor(folder, job, single_rank(runs[0].resources))
-        job_id = str(executor.submit(answer, str(folder)).job_id)
+        job_id = str(executor.submit(answer, str(folder), question).job_id)
     try:
         reply = _wait(folder, job_id, wait_s)
     except BaseException:  # Ctrl-C, too: the job is of no use any more
@@ -199,7 +190,6 @@ def build_question(runs: list[Run]) -> Question:
             readable = [str(folder / word) for word in words if os.access(folder / word, os.R_OK)]
             files |= dict.fromkeys([str(folder), *readable])
     return Question(
-        nonce=uuid4().hex[:12],
         data={run.data.path: run.data_key for run in runs if run.data},
         programs=list(programs)[:MOST_WORDS],
         files=list(files)[:MOST_WORDS],

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from hpcncf.errors import UsageError
-from hpcncf.job.load import parse_yaml, validate_settings
+from hpcncf.job.load import parse_yaml
 from hpcncf.job.plan import Plan, Run
-from hpcncf.job.spec import JobSpec, Resources
+from hpcncf.job.spec import JobSpec, Resources, validate_settings
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import locked, read_plan, write_plan, writing
 from hpcncf.records.submissions import read_submissions

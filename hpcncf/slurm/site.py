@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
-from hpcncf.job.load import parse_yaml, read_utf8, validate_settings
-from hpcncf.job.spec import JobSpec, Resources, Settings, refuse
+from hpcncf.job.load import parse_yaml, read_utf8
+from hpcncf.job.spec import JobSpec, Resources, Settings, refuse, validate_settings
 
 # sbatch passes on the whole environment of the submitting shell. If that belongs to another job,
 # these variables would describe the other job to our ranks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from hpcncf.job.spec import Resources
 from hpcncf.launch.node_check import (
     ANSWER,
     LIMIT_MIN,
-    QUESTION,
     Answer,
     Question,
     answer,
@@ -27,7 +27,7 @@ from hpcncf.launch.node_check import (
     single_rank,
 )
 from hpcncf.records.host import package_versions
-from hpcncf.records.schema import read_record, write_record
+from hpcncf.records.schema import read_record
 from hpcncf.slurm.states import JobState
 
 JobFile = Callable[[str], Path]
@@ -38,11 +38,9 @@ def asked(path: Path) -> Question:
 
 
 def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
-    """What is wrong with this machine's own answer, but for the changes."""
+    """The differences found in this machine's own answer with these changes."""
     question = asked(path)
-    # Importing it takes seconds.
-    write_record(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
-    answer(str(tmp_path))
+    answer(str(tmp_path), replace(question, torch=False))  # importing it takes seconds
     seen = read_record(tmp_path / ANSWER, Answer).model_copy(update=changes)
     return list(differences(question, seen, package_versions()))
 
@@ -91,8 +89,7 @@ def test_of_a_command_its_program_and_files_are_looked_for(
     assert (question.programs, question.files) == (["no-such-program"], there)
     assert (question.data, question.torch) == ({}, False)
     Path("train.py").unlink()
-    write_record(tmp_path / QUESTION, question)
-    answer(str(tmp_path))
+    answer(str(tmp_path), question)
     assert read_record(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
 
 
@@ -134,7 +131,7 @@ def test_a_node_that_answers_is_reported_and_the_runs_are_submitted(
     def node() -> None:
         assert within(120, lambda: len(fake_slurm.submitted) == 1)
         (folder,) = results.glob("slurm-*/check-*")
-        answer(str(folder))
+        answer(str(folder), replace(asked(path), torch=False))
         fake_slurm.answer("squeue", "100|COMPLETED|None|||0:01|node1|0|0|\n")
 
     words = ["submit", str(path), "--cluster", "slurm", "--check-node", "60"]

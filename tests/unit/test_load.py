@@ -93,7 +93,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         (f"name: {'a' * 65}\ndata: {{path: d}}\n", ["name: ", "at most 64"]),
         (MINIMAL + "exclude: [{training.sed: 1}]\n", ["exclude.0.training.sed", "'seed'?"]),
         (MINIMAL + "grid: {training.seed: [1]}\nexclude: [{training.seed: 1}]\n", ["no run"]),
-        (MINIMAL + "grid: {training.seed: [{a: 1}]}\n", ["training.seed: ", "came: {'a': 1}"]),
+        (MINIMAL + "grid: {training.seed: [{a: 1}]}\n", ["training.seed: ", "came {'a': 1}"]),
         (MINIMAL + "grid: {data.path: ['']}\n", ["data.path", "at least 1 character"]),
         (MINIMAL + "repeats: 100001\n", ["100,001 runs", "100,000"]),
         (MINIMAL + "training: {lr: 1e999}\n", ["training.lr", "finite", "came inf"]),
@@ -105,7 +105,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ('name: a\ndata: {path: "a\\0b"}\n', ["data.path: 'a\\x00b'", "null"]),
         ("name: a\ndata: {path: ~nobody-of-that-name/d}\n", ["data.path", "~nobody"]),
         (MINIMAL + "training: {threads: 0}\n", ["training.threads: Input", "greater than 0"]),
-        (MINIMAL + "grid: {training.threads: [0]}\n", ["training.threads: Input", "came: 0"]),
+        (MINIMAL + "grid: {training.threads: [0]}\n", ["training.threads: Input", "came 0 (int)"]),
         (MINIMAL + "training: {threads: 4}\n", ["threads 4", "cpus_per_task 1"]),
     ],
 )

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from benchmarks.programs import FOLDER
-from hpcncf.job.load import validate_settings
 from hpcncf.job.plan import expand_job
-from hpcncf.job.spec import JobSpec
+from hpcncf.job.spec import JobSpec, validate_settings
 from hpcncf_analysis.diagnosis.evidence import CAUSES
 from pathology import matrix, suite
 from pathology.case import DATA, PROGRAMS, Beside, Case, Job, Run
