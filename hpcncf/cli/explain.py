@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
-    from hpcncf_analysis.explain.explain import Explanation, Reading
+    from hpcncf_analysis.explain.explain import Explanation
 
 EPILOG = """\
-Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument). Asks no scheduler.
+Reads a file or standard input (`-`, or no argument). Asks no scheduler.
 example: seff 123456 | hpcncf explain
 """
 # Summaries are short; of a log the end is what the scheduler wrote.
 MOST_BYTES = 4 * 2**20
-TAIL_BYTES = 64 * 1024
-MOST_FILES = 2000
 SHOWN = 5
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         default="-",
-        help="a file, a folder of logs, the text in quotes, or - (default: standard input)",
+        help="a file, the text in quotes, or - (default: standard input)",
     )
     parser.add_argument(
         "--cores", type=int, metavar="N", help="cores the job had, where the text does not say"
@@ -41,120 +41,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf_analysis.explain.explain import POSSIBLE, command_for, explain, read_text
+
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
-    path = Path(args.file)
-    if args.file != "-" and _is_ours(path):
-        return _ours(path, args.json)
-    found = _read_source(args.file)
+    found = read_text(_read(args.file))
+    problems = found.problems
     if not found.jobs:
-        raise UsageError(_nothing(args.file, found))
-    explanations = _explained(found, args.cores)
+        where = "standard input" if args.file == "-" else args.file[:80]
+        why = f": {'; '.join(problems)}" if problems else ""
+        raise UsageError(f"{where}: no summary of a job in it{why}; understood are {POSSIBLE}")
+    explanations = [explain(replace(job, cores=job.cores or args.cores)) for job in found.jobs]
     if args.json:
-        print(json.dumps(_plain(explanations, found.problems), indent=1, allow_nan=False))
+        plain = {
+            "jobs": [each.plain() for each in explanations],
+            "not_understood": list(problems),
+            "command": command_for(explanations)[0],
+        }
+        print(json.dumps(plain, indent=1, allow_nan=False))
     else:
         _show(explanations)
-    for problem in found.problems:
+    for problem in problems:
         print(f"not understood: {problem}", file=sys.stderr)
     return 0
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long, a zero byte
-        return False
-
-
-def _is_ours(path: Path) -> bool:
-    """A results folder, or a record of one rank."""
-    if not _is_there(path):
-        return False
-    record = path.name.startswith("rank-") and path.suffix == ".json" and path.is_file()
-    return record or (path / "plan.json").exists()
-
-
-def _ours(path: Path, as_json: bool) -> int:
-    command = f"hpcncf diagnose {shlex.quote(str(path))}"
-    if as_json:
-        print(json.dumps({"jobs": [], "not_understood": [], "command": command}, indent=1))
-    else:
-        print(f"{path}: hpcncf's own records contain more than any summary:\n  {command}")
-    return 0
-
-
-def _read_source(name: str) -> Reading:
-    from hpcncf_analysis.explain.explain import read_log_folder, read_text
-    from hpcncf_analysis.explain.parsers import job_id_from_name
-
+def _read(name: str) -> str:
+    """The text of a file (of a long one the end), of a pipe, or the argument itself."""
     if name == "-":
-        return read_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
+        return sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace")
     path = Path(name)
-    if not _is_there(path):
-        if (found := read_text(name)).jobs:
-            return found  # the text itself, in quotes
-        raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
-    if path.is_dir():
-        return read_log_folder({each.name: _tail(each) for each in _logs(path)})
-    text = _tail(path, MOST_BYTES) if path.is_file() else _stream(path)
-    found = read_text(text)
-    return found if found.jobs or not job_id_from_name(path.name) else read_log_folder({name: text})
-
-
-def _logs(folder: Path) -> list[Path]:
-    """The newest, where there are very many."""
     try:
-        files = [path for path in folder.iterdir() if path.is_file()]
-    except OSError as error:
-        raise HpcncfError(f"{folder}: cannot be read: {error.strerror}") from None
-    files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    return sorted(files[:MOST_FILES])
-
-
-def _stream(path: Path) -> str:
-    """`hpcncf explain <(seff 123)`: a pipe has no end to look from."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(MOST_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise HpcncfError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _tail(path: Path, most: int = TAIL_BYTES) -> str:
+        is_there = path.exists()
+    except OSError:  # a name too long
+        is_there = False
+    if not is_there and re.search(r"\s", name):
+        return name
+    if not is_there:
+        raise UsageError(f"{name[:80]}: no such file; - reads standard input")
+    is_record = path.name.startswith("rank-") and path.suffix == ".json"
+    if is_record or (path / "plan.json").exists():
+        raise UsageError(
+            f"{name}: a record of hpcncf, which contains more than any summary. Read it with "
+            f"`hpcncf diagnose {shlex.quote(name)}`."
+        )
     try:
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(size - most, 0))
-            return file.read(most).decode(errors="replace")
+            if (
+                path.is_file()
+            ):  # a pipe, as of `hpcncf explain <(seff 123)`, has no end to look from
+                file.seek(max(path.stat().st_size - MOST_BYTES, 0))
+            return file.read(MOST_BYTES).decode(errors="replace")
     except OSError as error:
-        raise HpcncfError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _nothing(name: str, found: Reading) -> str:
-    from hpcncf_analysis.explain.explain import POSSIBLE
-
-    where = "standard input" if name == "-" else name
-    why = f": {'; '.join(found.problems)}" if found.problems else ""
-    return f"{where}: no summary of a job in it{why}; understood are {POSSIBLE}"
-
-
-def _explained(found: Reading, cores: int | None) -> list[Explanation]:
-    from dataclasses import replace
-
-    from hpcncf_analysis.explain.explain import explain
-
-    jobs = [replace(job, cores=cores) if cores and not job.cores else job for job in found.jobs]
-    return [explain(job) for job in jobs]
-
-
-def _plain(explanations: Sequence[Explanation], problems: Sequence[str]) -> dict[str, Any]:
-    from hpcncf_analysis.explain.explain import command_for
-
-    return {
-        "jobs": [each.plain() for each in explanations],
-        "not_understood": list(problems),
-        "command": command_for(explanations)[0],
-    }
+        raise HpcncfError(f"{name}: cannot be read: {error.strerror}") from None
 
 
 def _show(explanations: Sequence[Explanation]) -> None:
@@ -168,19 +107,16 @@ def _show(explanations: Sequence[Explanation]) -> None:
         shown = [max(explanations, key=lambda each: each.job.core_hours_idle or 0.0)]
         print("\nthe one that idled most:")
     for number, each in enumerate(shown):
-        print("\n" * (number > 0) + _title(each))
+        job = each.job
+        named = f"{job.source}, job {job.id}" if job.id else job.source
+        state = f", {job.state_name}" if job.state else ""
+        print("\n" * (number > 0) + named + state)
         _list("what follows", each.follows)
         _list("what stays open", each.unknown)
     command, why = command_for(explanations)
     if command:
         print(f"  what would answer it\n    {command}")
         print(filled(why, indent="    "))
-
-
-def _title(each: Explanation) -> str:
-    job = each.job
-    named = f"{job.source}, job {job.id}" if job.id else job.source
-    return f"{named}, {job.state_name}" if job.state else named
 
 
 def _list(title: str, lines: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -15,8 +15,6 @@ from hpcncf_analysis.explain.parsers import (
     OUT_OF_MEMORY,
     OUT_OF_TIME,
     Job,
-    read_logs,
-    read_reportseff,
     read_sacct,
     read_seff,
 )
@@ -28,10 +26,10 @@ from hpcncf_analysis.formatting import (
     format_mebibytes,
 )
 
-READERS: Final = (read_seff, read_reportseff, read_sacct, read_lsf, read_pbs)
+READERS: Final = (read_seff, read_sacct, read_lsf, read_pbs)
 POSSIBLE: Final = (
-    "seff; reportseff; sacct with its header (default, --long, --format, --parsable); LSF's "
-    "bjobs -l, bhist -l and job report; PBS's qstat -f; a folder of Slurm's logs"
+    "seff; sacct with its header (default, --long, --format, --parsable); LSF's bjobs -l, bhist -l "
+    "and job report; PBS's qstat -f"
 )
 
 
@@ -43,32 +41,15 @@ class Reading:
 
 
 def read_text(text: str) -> Reading:
-    jobs = [job for read in READERS for job in read(text)]
-    return Reading(tuple(jobs), tuple(_problems(text, bool(jobs))))
-
-
-def read_log_folder(files: Mapping[str, str]) -> Reading:
-    """Of a folder's logs by name: the summaries in them, else the jobs in the files' names."""
-    readings = {name: read_text(text) for name, text in sorted(files.items())}
-    jobs = [job for reading in readings.values() for job in reading.jobs]
-    known = {job.id for job in jobs}
-    jobs += [job for job in read_logs(files) if job.id not in known]
-    problems = [
-        f"{name}: {problem}" for name, reading in readings.items() for problem in reading.problems
-    ]
-    return Reading(tuple(jobs), tuple(problems))
-
-
-def _problems(text: str, understood: bool) -> list[str]:
-    found = []
-    comma = COMMA.search(text)
-    if comma:
-        found.append(
+    jobs = tuple(job for read in READERS for job in read(text))
+    problems = []
+    if comma := COMMA.search(text):
+        problems.append(
             f"{comma[0]}: a decimal comma is not understood; print it once more with LC_ALL=C"
         )
-    if not understood and re.search(r"(?m)^\d+(?:_\d+)?(?:\.\w+)?\|", text):
-        found.append("rows of sacct without their header; leave --noheader (-n) out")
-    return found
+    if not jobs and re.search(r"(?m)^\d+(?:_\d+)?(?:\.\w+)?\|", text):
+        problems.append("rows of sacct without their header; leave --noheader (-n) out")
+    return Reading(jobs, tuple(problems))
 
 
 # From here to here one core was busy, start-up and pauses included.
@@ -100,31 +81,25 @@ NODES: Final = "which node or rank waited for which"
 
 
 def left_open(job: Job) -> list[str]:
+    """Questions that the figures do not answer."""
     if job.is_waiting:
         return []
-    if job.efficiency is None:
-        return _without_cores(job)
-    asked = [NO_CORES] if job.cores is None else []
-    several = [NODES] if job.nodes and job.nodes > 1 else []
-    return [*asked, *_explain_cores(job, job.efficiency), *several]
-
-
-def _without_cores(job: Job) -> list[str]:
-    used = job.cores_used
-    if used is None or job.cores is not None:
+    used, efficiency = job.cores_used, job.efficiency
+    if efficiency is None and (used is None or job.cores is not None):
         return [NO_CPU]
-    return [NO_CORES, *(ONE_BUSY if ONE[0] <= used <= ONE[1] else ()), NEIGHBOURS]
-
-
-def _explain_cores(job: Job, efficiency: float) -> list[str]:
-    used = job.cores_used
-    if efficiency >= BUSY:
-        alone = job.cores == 1
-        return ["whether a second core would make it faster"] if alone else list(BUSY_WITH)
-    if (used is not None and used < HARDLY) or job.cores == 1:
-        return [WAITED, NEIGHBOURS]
-    one = used is None or used <= ONE[1]
-    return [*(ONE_BUSY if one else SOME_BUSY), NEIGHBOURS]
+    asked = [NO_CORES] if job.cores is None else []
+    one_busy = used is not None and ONE[0] <= used <= ONE[1]
+    if efficiency is None:
+        return [*asked, *(ONE_BUSY if one_busy else ()), NEIGHBOURS]
+    if efficiency >= BUSY and job.cores == 1:
+        asked.append("whether a second core would make it faster")
+    elif efficiency >= BUSY:
+        asked += BUSY_WITH
+    elif (used is not None and used < HARDLY) or job.cores == 1:
+        asked += [WAITED, NEIGHBOURS]
+    else:
+        asked += [*(ONE_BUSY if used is None or used <= ONE[1] else SOME_BUSY), NEIGHBOURS]
+    return [*asked, NODES] if job.nodes and job.nodes > 1 else asked
 
 
 RUN: Final = "hpcncf run -- COMMAND"
@@ -192,8 +167,9 @@ def explain(job: Job) -> Explanation:
     job = infer_cores(job)
     checks: Sequence[Callable[[Job], list[str]]] = (_cores, _peak, _idle, _memory, _time, _end)
     follows = [text for check in checks for text in check(job)]
+    notes = [f"note: {note}" for note in job.notes]
     command, why = _command(job)
-    return Explanation(job, (*follows, *_limits(job)), tuple(left_open(job)), command, why)
+    return Explanation(job, (*follows, *notes), tuple(left_open(job)), command, why)
 
 
 def _two(value: float | None) -> str:
@@ -207,7 +183,11 @@ def _cores(job: Job) -> list[str]:
         of_how_many = "cores used on average; of how many, the text does not say"
         return [] if used is None or cores else [f"{used:.2f} {of_how_many}"]
     if cores is None or used is None:
-        return _without_cores_follows(efficiency)
+        text = f"{_two(efficiency)} of the cores reserved"
+        likely = round(1 / efficiency) if efficiency > 0 else 0
+        if 2 <= likely <= 256 and abs(efficiency * likely - 1) <= EXACT:
+            return [f"{text}: with {likely} cores this is one core busy, 1/{likely}"]
+        return [f"{text} were used"]
     text = f"{used:.2f} of {pluralize(cores, 'core')} used on average ({_two(efficiency)})"
     return [f"{text}: {_pattern(used, cores)}"]
 
@@ -230,14 +210,6 @@ def _pattern(used: float, cores: int) -> str:
     if cores % 2 == 0 and abs(used - cores / 2) <= EXACT * cores:
         return "half of them; where a core counts as two hardware threads, each core had one"
     return "some of them idle, or all of them some of the time"
-
-
-def _without_cores_follows(efficiency: float) -> list[str]:
-    text = f"{_two(efficiency)} of the cores reserved"
-    cores = round(1 / efficiency) if efficiency > 0 else 0
-    if 2 <= cores <= 256 and abs(efficiency * cores - 1) <= EXACT:
-        return [f"{text}: with {cores} cores this is one core busy, 1/{cores}"]
-    return [f"{text} were used"]
 
 
 def _peak(job: Job) -> list[str]:
@@ -296,7 +268,7 @@ def _end(job: Job) -> list[str]:
         return [f"{job.state}: it has not ended, the figures are those so far"]
     if job.exit_code:
         return [f"it ended with exit code {job.exit_code}{_signal(job.exit_code)}"]
-    return [f"{job.state}: how it ended"] if job.source == "log" and job.state else []
+    return []
 
 
 def _signal(exit_code: int) -> str:
@@ -306,14 +278,10 @@ def _signal(exit_code: int) -> str:
     return f", signal {number}: {known[number]} ended it" if number in known else ""
 
 
-def _limits(job: Job) -> list[str]:
-    return [f"note: {note}" for note in job.notes]
-
-
 def _command(job: Job) -> tuple[str, str]:
     if job.is_waiting:
         return "", ""
-    if job.efficiency is None and job.source in ("sacct", "seff", "log", "reportseff") and job.id:
+    if job.efficiency is None and job.source in ("sacct", "seff") and job.id:
         ended = ", once it has ended" if job.is_at_work else ""
         return asked_of_sacct([job.id]), f"CPU time, memory and time of the job's steps{ended}"
     return RUN, (

@@ -1,4 +1,4 @@
-"""Read summaries of seff, reportseff, sacct and job logs."""
+"""Read summaries of seff and sacct, and the units that all schedulers print."""
 
 from __future__ import annotations
 
@@ -53,59 +53,6 @@ def seconds(text: str) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-# Source: the sacct manual (`--parsable` ends a line with its delimiter, `--parsable2` does not;
-# else
-# columns stand under dashes and a cell that was cut ends in `+`), reportseff's README.
-
-Row = dict[str, str]
-Cut = Callable[[str], list[str]]
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_DASHES = re.compile(r"\s*-{2,}(?:\s+-+)*\s*")
-
-
-def rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Iterator[Row]:
-    """Each line under such a header, by column, to the next empty line.
-
-    Lines of another number of cells are passed over: a name with a `|` in it, a node's own line.
-    """
-    lines = [_COLOUR.sub("", line) for line in text.splitlines()]
-    cut: Cut = str.split
-    names: list[str] = []
-    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
-        here = _cut(line, following)
-        if is_header(here(line)):
-            cut, names = here, here(line)
-        elif not line.strip():
-            names = []
-        elif names and len(cells := cut(line)) == len(names) and not _DASHES.fullmatch(line):
-            yield dict(zip(names, cells, strict=True))
-
-
-def _cut(line: str, dashes: str) -> Cut:
-    if "|" in line:
-        # `--parsable2` ends a line with `|` where its last cell is empty.
-        return _piped_to_the_end if line.rstrip().endswith("|") else _piped
-    if _DASHES.fullmatch(dashes):
-        spans = [found.span() for found in re.finditer("-+", dashes)]
-        return lambda text: _under(spans, text)
-    return str.split
-
-
-def _piped(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("|")]
-
-
-def _piped_to_the_end(line: str) -> list[str]:
-    return _piped(line.rstrip().removesuffix("|"))
-
-
-def _under(spans: Sequence[tuple[int, int]], line: str) -> list[str]:
-    """The last cell to the line's end."""
-    ends = [end for _, end in spans[:-1]] + [max(len(line), 1)]
-    return [line[start:end].strip() for (start, _), end in zip(spans, ends, strict=True)]
-
-
 # Words of Slurm, LSF and PBS (qstat's letters) for a job that has not ended.
 WAITING: Final = ("PENDING", "PEND", "Q", "H", "W")
 AT_WORK: Final = ("RUNNING", "RUN", "R", "COMPLETING", "SUSPENDED", "SSUSP", "USUSP", "S", "E")
@@ -132,7 +79,7 @@ class Job:
     """Figures of one job; None if the text does not have them."""
 
     source: str
-    """`seff`, `reportseff`, `sacct`, `LSF`, `PBS` or `log`."""
+    """`seff`, `sacct`, `LSF` or `PBS`."""
     id: str = ""
     state: str = ""
     """The scheduler's own word, without what follows it."""
@@ -151,7 +98,6 @@ class Job:
     memory_mib: float | None = None
     memory_asked_mib: float | None = None
     printed_memory_efficiency: float | None = None
-    printed_time_efficiency: float | None = None
     notes: tuple[str, ...] = ()
     """Reasons to trust these figures less."""
 
@@ -189,8 +135,6 @@ class Job:
 
     @property
     def time_efficiency(self) -> float | None:
-        if self.printed_time_efficiency is not None:
-            return self.printed_time_efficiency
         return self.elapsed_s / self.limit_s if self.elapsed_s and self.limit_s else None
 
     @property
@@ -286,47 +230,15 @@ def _cores(fields: Mapping[str, str], nodes: int | None, elapsed_s: float | None
     return nodes * each if nodes and each else None
 
 
-# Source: reportseff's README (columns since 1.0: JobID, State, Elapsed, TimeEff, CPUEff, MemEff;
-# before that Name, State, Time, CPU, Memory); `---` if unknown. `--format` may add sacct's columns.
+# Source: the sacct manual. `--parsable` ends a line with its delimiter, `--parsable2` does not;
+# without them columns stand under dashes, and a cell that was cut ends in `+`. A job's row is
+# followed by those of its steps (`123.batch`, `123.0`), which alone have memory, and with `--long`
+# CPU time, as the mean of their tasks.
 
-BEFORE: Final = ["Name", "State", "Time", "CPU", "Memory"]
-_NOW: Final = dict(zip(BEFORE, ("JobID", "State", "Elapsed", "CPUEff", "MemEff"), strict=True))
+Row = dict[str, str]
 
-
-def read_reportseff(text: str) -> list[Job]:
-    return [
-        _job_reportseff(row) for row in rows(text, _is_header) if any(map(str.isdigit, _id(row)))
-    ]
-
-
-def _is_header(names: Sequence[str]) -> bool:
-    return list(names) == BEFORE or ("CPUEff" in names and "JobID" in names)
-
-
-def _id(row: Row) -> str:
-    return row.get("JobID") or row.get("Name", "")
-
-
-def _job_reportseff(row: Row) -> Job:
-    cells = {_NOW.get(name, name): cell for name, cell in row.items()}
-    state = cells.get("State", "").split()
-    return Job(
-        source="reportseff",
-        id=cells["JobID"],
-        state=state[0].rstrip("+") if state else "",
-        nodes=parse_count(cells.get("NNodes", "")),
-        cores=parse_count(cells.get("AllocCPUS", "") or cells.get("NCPUS", "")),
-        elapsed_s=seconds(cells.get("Elapsed", "")),
-        limit_s=seconds(cells.get("Timelimit", "")),
-        printed_efficiency=share(cells.get("CPUEff", "")),
-        memory_asked_mib=mebibytes(cells.get("ReqMem", "")),
-        printed_memory_efficiency=share(cells.get("MemEff", "")),
-        printed_time_efficiency=share(cells.get("TimeEff", "")),
-    )
-
-
-# Source: the sacct manual. A job's row is followed by those of its steps (`123.batch`, `123.0`),
-# which alone have memory, and with `--long` CPU time, as the mean of their tasks.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_DASHES = re.compile(r"\s*-{2,}(?:\s+-+)*\s*")
 
 ONLY_ENDED_SACCT: Final = (
     "sacct counts the CPU time of a running job's ended steps only, which is left out here"
@@ -340,25 +252,57 @@ TASKS: Final = "memory is the largest task's x the number of tasks, an upper bou
 def read_sacct(text: str) -> list[Job]:
     """One for every job or array element, in the order of its first row."""
     grouped: dict[str, list[Row]] = {}
-    for row in rows(text, _is_header_sacct):
-        job_id = _id_sacct(row).partition(".")[0]
+    for row in _rows(text):
+        job_id = _id(row).partition(".")[0]
         if job_id[:1].isdecimal():
             grouped.setdefault(job_id, []).append(row)
     return [_job_sacct(job_id, rows) for job_id, rows in grouped.items()]
 
 
-def _is_header_sacct(names: Sequence[str]) -> bool:
+def _rows(text: str) -> Iterator[Row]:
+    """Each line under a header, by column, to the next empty line.
+
+    Lines of another number of cells are passed over: a name with a `|` in it, a node's own line.
+    """
+    lines = [_COLOUR.sub("", line) for line in text.splitlines()]
+    cut: Callable[[str], list[str]] = str.split
+    names: list[str] = []
+    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
+        cells = _cells(line, following)
+        if _is_header(heads := cells(line)):
+            cut, names = cells, heads
+        elif not line.strip():
+            names = []
+        elif names and len(found := cut(line)) == len(names) and not _DASHES.fullmatch(line):
+            yield dict(zip(names, found, strict=True))
+
+
+def _is_header(names: Sequence[str]) -> bool:
+    """Not of reportseff, whose table has `CPUEff`."""
     return "State" in names and ("JobID" in names or "JobIDRaw" in names) and "CPUEff" not in names
 
 
-def _id_sacct(row: Row) -> str:
+def _cells(header: str, below: str) -> Callable[[str], list[str]]:
+    """How a line is cut into cells, by its header and the line below that."""
+    if "|" in header:
+        # `--parsable2` ends a line with `|` where its last cell is empty.
+        end = "|" if header.rstrip().endswith("|") else ""
+        return lambda line: [cell.strip() for cell in line.rstrip().removesuffix(end).split("|")]
+    if not _DASHES.fullmatch(below):
+        return str.split
+    columns = [slice(*found.span()) for found in re.finditer("-+", below)]
+    columns[-1] = slice(columns[-1].start, None)  # the last cell reaches to the line's end
+    return lambda line: [line[column].strip() for column in columns]
+
+
+def _id(row: Row) -> str:
     return row.get("JobID") or row.get("JobIDRaw", "")
 
 
 def _job_sacct(job_id: str, rows: Sequence[Row]) -> Job:
-    of_job = [row for row in rows if "." not in _id_sacct(row)]
+    of_job = [row for row in rows if "." not in _id(row)]
     whole_job = of_job[-1] if of_job else {}  # `-D` shows every start of a requeued job
-    steps = [row for row in rows if "." in _id_sacct(row)]
+    steps = [row for row in rows if "." in _id(row)]
     cores, nodes = _cores_sacct(whole_job), _count(whole_job, "NNodes", "AllocNodes")
     cpu_s, how = _cpu(whole_job, steps)
     state = _state(whole_job, steps)
@@ -452,41 +396,3 @@ def _requested_memory(text: str, nodes: int | None, cores: int | None) -> float 
     per = {"n": nodes, "c": cores}.get(text[-1:], 1)
     amount = mebibytes(text.rstrip("nc"))
     return amount * per if amount and per else None
-
-
-# Source: slurmstepd's and srun's messages (src/slurmd/slurmstepd in Slurm's repository), and the
-# file names that sbatch (`slurm-%j.out`), submitit (`123_4_log.out`) and reportseff know.
-
-_ENDS: Final = (
-    (r"oom[-_]kill event|Out Of Memory|Exceeded job memory limit", "OUT_OF_MEMORY"),
-    (r"CANCELLED AT \S+ DUE TO TIME LIMIT", "TIMEOUT"),
-    (r"CANCELLED AT \S+ DUE TO PREEMPTION", "PREEMPTED"),
-    (r"CANCELLED AT \S+ DUE TO NODE FAIL", "NODE_FAIL"),
-    (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT", "CANCELLED"),
-    (r"srun: error: .*Exited with exit code [1-9]", "FAILED"),
-)
-_NAME: Final = re.compile(r"(?:^|[-_.])(\d{1,12}(?:_\d{1,8})?)(?:_\d+)?(?:_log)?\.(?:out|err|log)$")
-
-
-def read_logs(files: Mapping[str, str]) -> list[Job]:
-    """One for every job that a file is named after, in the order of the names; `files`: its text.
-
-    The state is empty if Slurm wrote nothing, as at the end of a job that ended well.
-    """
-    found: dict[str, str] = {}
-    for name in sorted(files):
-        job_id = job_id_from_name(name)
-        if job_id:
-            found[job_id] = found.get(job_id) or end(files[name])
-    return [Job(source="log", id=job_id, state=state) for job_id, state in found.items()]
-
-
-def job_id_from_name(name: str) -> str:
-    """`slurm-123.out`, `slurm-123_4.out`, `123_4_0_log.err`, `train_123.log`; empty for others."""
-    found = _NAME.search(name)
-    return found[1] if found else ""
-
-
-def end(text: str) -> str:
-    """Slurm's word for how the job ended, by what it wrote there."""
-    return next((word for pattern, word in _ENDS if re.search(pattern, text)), "")
