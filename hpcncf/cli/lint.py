@@ -7,15 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcncf.errors import HpcncfError, UsageError, plural, printable
 
 if TYPE_CHECKING:
-    from hpcncf.lint.batch_script import Complaint
+    from hpcncf.lint.python_script import Program
+    from hpcncf.lint.rules import Complaint
 
 EPILOG = """\
 Runs nothing. Files with #SBATCH lines are batch scripts.
@@ -26,15 +25,6 @@ example: hpcncf lint train.py job.sbatch
 OURS = (".py", ".sh", ".sbatch", ".slurm")
 LARGEST_BYTES = 2_000_000
 THREADS = re.compile("num_threads|NUM_THREADS|num_workers")
-
-
-@dataclass(frozen=True)
-class _Around:
-    """Facts about a program from its other files."""
-
-    cores: int | None
-    epoch_is_set: bool
-    in_array: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.lint.batch_script import is_array_script
+    from hpcncf.lint.batch_script import is_batch_script, parse_options
+    from hpcncf.lint.python_script import Program
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores {args.cores}: expected at least 1")
@@ -57,16 +48,22 @@ def run(args: argparse.Namespace) -> int:
     found: list[tuple[Path, Complaint]] = []
     unread: list[str] = []
     for path in _files(args.files):
-        with _goes_on(unread):
+        try:
             texts[path] = _text(path)
-    around = _Around(
-        args.cores or _cores_asked(list(texts.values())),
-        any("set_epoch(" in text for text in texts.values()),
-        any(map(is_array_script, texts.values())),
+        except UsageError as error:
+            unread.append(str(error))
+    options = [parse_options(text) for text in texts.values() if is_batch_script(text)]
+    asked = {each.cores for each in options}
+    program = Program(
+        cores=args.cores or (asked.pop() if len(asked) == 1 else None),
+        sets_epoch=any("set_epoch(" in text for text in texts.values()),
+        in_array=any("array" in each.values for each in options),
     )
     for path, text in texts.items():
-        with _goes_on(unread):
-            found += [(path, each) for each in _complaints(path, text, around)]
+        try:
+            found += [(path, each) for each in _complaints(path, text, program)]
+        except HpcncfError as error:
+            unread.append(f"{path}: {error}")
     if unread and not texts:
         raise UsageError("\n".join(unread))
     if args.json:
@@ -75,20 +72,11 @@ def run(args: argparse.Namespace) -> int:
         for path, each in found:
             print(f"{path}:{each.line}: {each.rule}: {each.message}")
         print(f"{plural(len(texts), 'file')} read: {len(found) or 'nothing'} found")
-        if around.cores is None and any(map(THREADS.search, texts.values())):
+        if program.cores is None and any(map(THREADS.search, texts.values())):
             print("Threads and workers were not compared with cores: give them by --cores N")
     for problem in unread:
         print(f"hpcncf: {printable(problem)}", file=sys.stderr)
     return 2 if unread else 1 if found else 0
-
-
-@contextmanager
-def _goes_on(unread: list[str]) -> Iterator[None]:
-    """A file that cannot be read keeps no other from being read."""
-    try:
-        yield
-    except UsageError as error:
-        unread.append(str(error))
 
 
 def _files(given: Sequence[Path]) -> Iterator[Path]:
@@ -99,15 +87,13 @@ def _files(given: Sequence[Path]) -> Iterator[Path]:
         inside = [
             file
             for file in path.rglob("*")
-            if file.suffix in OURS and not _hidden(file.relative_to(path)) and file.is_file()
+            if file.suffix in OURS
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+            and file.is_file()
         ]
         if not inside:
             raise UsageError(f"{path}: no file in it ends in {', '.join(OURS)}")
         yield from sorted(inside)
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _text(path: Path) -> str:
@@ -121,19 +107,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path}: not text in UTF-8: {error.reason}") from None
 
 
-def _cores_asked(texts: Sequence[str]) -> int | None:
-    """Where all sbatch scripts ask for the same."""
-    from hpcncf.lint import batch_script
-
-    asked = {
-        batch_script.parse_options(text).cores
-        for text in texts
-        if batch_script.is_batch_script(text)
-    }
-    return asked.pop() if len(asked) == 1 else None
-
-
-def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
+def _complaints(path: Path, text: str, program: Program) -> list[Complaint]:
     from hpcncf.lint.batch_script import check_batch_script, check_launchers, is_batch_script
     from hpcncf.lint.python_script import check_python
 
@@ -141,7 +115,4 @@ def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
         return check_batch_script(text)
     if path.suffix in OURS[1:]:
         return check_launchers(text)  # a shell script that is not for sbatch
-    try:
-        return check_python(text, around.cores, around.epoch_is_set, around.in_array)
-    except HpcncfError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return check_python(text, program)

@@ -6,14 +6,16 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.errors import HpcncfError, plural
-from hpcncf.lint.batch_script import (
+from hpcncf.errors import HpcncfError
+from hpcncf.lint.rules import (
     THREAD_VARIABLES,
     Complaint,
-    fixed_port,
+    complain,
     too_many_threads,
+    too_many_workers,
 )
 
 COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
@@ -40,19 +42,31 @@ SIZES: Final = {
     "Embedding": ("num_embeddings", "embedding_dim"),
     "Linear": ("in_features", "out_features"),
 }
+ANOMALY: Final = ("detect_anomaly", "set_detect_anomaly")
 HALVES: Final = frozenset({"autocast", "GradScaler", "half", "bfloat16"})
 MULTIPLE: Final = 8
 SMALLEST_SIZE: Final = 64
 """Sizes below it are heads and inputs of a few columns: padding those gains nothing."""
 
 
-def check_python(
-    text: str, cores: int | None = None, epoch_is_set: bool = False, in_array: bool = False
-) -> list[Complaint]:
+@dataclass(frozen=True)
+class Program:
+    """Facts about a program from its other files."""
+
+    cores: int | None = None
+    """Of one rank, if they are known."""
+    sets_epoch: bool = False
+    in_array: bool = False
+    """Whether a job array starts it."""
+
+
+UNKNOWN: Final = Program()
+
+
+def check_python(text: str, program: Program = UNKNOWN) -> list[Complaint]:
     """All complaints about a Python file, in the order of its lines.
 
-    `cores`: those of its rank, if they are known; `epoch_is_set`: by another file of the program;
-    `in_array`: a job array starts it. Raises HpcncfError if the text is not Python.
+    Raises HpcncfError if the text is not Python.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # of invalid escapes in strings
@@ -62,13 +76,12 @@ def check_python(
         if isinstance(error, SyntaxError):
             where, what = f"line {error.lineno}: ", error.msg
         raise HpcncfError(f"{where}not Python of this version: {what}") from None
-    numbers = _numbers(tree)
+    numbers, cores = _numbers(tree), program.cores
     found = {*_per_sample(tree), *_loops(tree), *_loaders(tree, cores), *_models(tree, numbers)}
-    if cores is not None:
-        found |= set(_threads(tree, cores, numbers))
-    if not epoch_is_set:
+    found |= set(_threads(tree, cores, numbers))
+    if not program.sets_epoch:
         found |= set(_samplers(tree))
-    if in_array:
+    if program.in_array:
         found |= set(_fixed_ports(tree))
     return sorted(found)
 
@@ -85,6 +98,15 @@ def _called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    """Name -> value; `**options` has the name None."""
+    return {word.arg: word.value for word in call.keywords}
+
+
+def _is_false(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and not value.value
+
+
 def _is_list_of_difference(call: ast.Call) -> bool:
     """list(a - b), list(set(a) - set(b)), list(a.difference(b)); also as sorted() or tuple()."""
     if _called_name(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
@@ -95,43 +117,25 @@ def _is_list_of_difference(call: ast.Call) -> bool:
     return isinstance(given, ast.BinOp) and isinstance(given.op, ast.Sub)
 
 
-def _set_difference(call: ast.Call) -> Complaint:
-    return Complaint(
-        call.lineno,
-        "set-difference",
-        "builds a list of all items except the user's to draw a few of them. Draw an item and "
-        "draw again if the user has it, or search the user's sorted items (docs/engines.md)",
-    )
-
-
 def _per_sample(tree: ast.AST) -> Iterator[Complaint]:
     """Complaints about `__getitem__` of a Dataset."""
-    for function in ast.walk(tree):
-        if (
-            not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-            or function.name != "__getitem__"
-        ):
-            continue
-        for node in ast.walk(function):
-            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-                if node.value.attr in PANDAS:
-                    yield Complaint(
-                        node.lineno,
-                        "pandas-per-sample",
-                        f".{node.value.attr} goes through pandas for each sample. Convert the "
-                        "columns to arrays once, in __init__ (`self.users = "
-                        "frame['user'].to_numpy()`)",
-                    )
-            elif isinstance(node, ast.Call):
-                if _called_name(node) in TENSORS and _is_torchs(node.func):
-                    yield Complaint(
-                        node.lineno,
-                        "tensor-per-sample",
-                        f"creates a tensor for each sample, by {_called_name(node)}(). Index "
-                        "tensors created once, or add `__getitems__`, which creates a whole batch",
-                    )
-                if _is_list_of_difference(node):
-                    yield _set_difference(node)
+    nodes = [
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and function.name == "__getitem__"
+        for node in ast.walk(function)
+    ]
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            if node.value.attr in PANDAS:
+                yield complain(node.lineno, "pandas-per-sample", name=node.value.attr)
+        elif isinstance(node, ast.Call):
+            name = _called_name(node)
+            if name in TENSORS and _is_torchs(node.func):
+                yield complain(node.lineno, "tensor-per-sample", name=name)
+            if _is_list_of_difference(node):
+                yield complain(node.lineno, "set-difference")
 
 
 def _is_torchs(function: ast.expr) -> bool:
@@ -149,7 +153,8 @@ def _loops(tree: ast.AST) -> Iterator[Complaint]:
         calls = [node for node in turn if isinstance(node, ast.Call)]
         # Only if something is drawn as well: a list of remaining items has other uses.
         if any(_called_name(call) in DRAWS for call in calls):
-            yield from (_set_difference(call) for call in calls if _is_list_of_difference(call))
+            drawn_from = filter(_is_list_of_difference, calls)
+            yield from (complain(call.lineno, "set-difference") for call in drawn_from)
         yield from _training_steps(turn)
 
 
@@ -188,32 +193,16 @@ def _training_steps(turn: list[ast.AST]) -> Iterator[Complaint]:
     occasional = {id(node) for branch in branches if not _losses(branch) for node in branch}
     for node in turn:
         if _keeps_graph(node, with_graph):
-            yield Complaint(
-                node.lineno,  # type: ignore[attr-defined]  # a statement or a call
-                "kept-graph",
-                "keeps the graph of every step, and memory grows. Keep `loss.detach()`",
-            )
-        if (
-            not isinstance(node, ast.Call)
-            or not isinstance(node.func, ast.Attribute)
-            or not isinstance(node.func.value, ast.Name)
-            or id(node) in occasional
-        ):
+            yield complain(node.lineno, "kept-graph")  # type: ignore[attr-defined]
+        if not isinstance(node, ast.Call) or id(node) in occasional:
             continue
-        if node.func.attr == "save" and node.func.value.id in TORCH:
-            yield Complaint(
-                node.lineno,
-                "checkpoint-each-step",
-                "writes the whole model in every step. Write it once in an epoch or every few "
-                "minutes: `if step % 1000 == 0:`",
-            )
-        if node.func.attr == "item" and node.func.value.id in losses:
-            yield Complaint(
-                node.lineno,
-                "synchronised-step",
-                ".item() in every step makes the GPU's launches wait for its results; on a CPU it "
-                "costs nothing. Sum `loss.detach()`, and call .item() once in a while",
-            )
+        function = node.func
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            method, owner = function.attr, function.value.id
+            if method == "save" and owner in TORCH:
+                yield complain(node.lineno, "checkpoint-each-step")
+            if method == "item" and owner in losses:
+                yield complain(node.lineno, "synchronised-step")
 
 
 def _chooses_rank(test: ast.expr) -> bool:
@@ -283,26 +272,14 @@ def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
     for call in _calls(tree):
         if _called_name(call) != "DataLoader":
             continue
-        given = {word.arg: word.value for word in call.keywords}
+        given = _keywords(call)
         has_order = len(call.args) > SHUFFLE_AT or {None, *OWN_ORDER} & set(given)
         is_training = any("train" in name.lower() for name in _data_names(call))
         if not has_order and (is_training or (id(call) in training and not _evaluates(call))):
-            yield Complaint(
-                call.lineno,
-                "no-shuffle",
-                "DataLoader without shuffle=True or a sampler gives the rows in the same order in "
-                "every epoch. Set one of the two",
-            )
+            yield complain(call.lineno, "no-shuffle")
         workers = given.get("num_workers")
-        number = workers.value if isinstance(workers, ast.Constant) else None
-        if cores is not None and isinstance(number, int) and number + 1 > cores:
-            yield Complaint(
-                call.lineno,
-                "too-many-workers",
-                f"{number} workers and the rank itself are {number + 1} processes on "
-                f"{plural(cores, 'core')}. "
-                f"Use {f'num_workers at most {cores - 1}' if cores > 1 else 'no workers'}",
-            )
+        if isinstance(workers, ast.Constant) and isinstance(workers.value, int):
+            yield from too_many_workers(call.lineno, workers.value, cores)
 
 
 def _training_loaders(tree: ast.AST) -> set[int]:
@@ -346,22 +323,9 @@ def _names(tree: ast.AST) -> list[str]:
 
 def _samplers(tree: ast.AST) -> Iterator[Complaint]:
     for call in _calls(tree):
-        if (
-            _called_name(call) == "DistributedSampler"
-            and not _evaluates(call)
-            and not any(
-                word.arg == "shuffle"
-                and isinstance(word.value, ast.Constant)
-                and not word.value.value
-                for word in call.keywords
-            )
-        ):
-            yield Complaint(
-                call.lineno,
-                "no-set-epoch",
-                "every epoch has the order of epoch 0. Call sampler.set_epoch(epoch) before each "
-                "epoch",
-            )
+        keeps_order = _is_false(_keywords(call).get("shuffle"))
+        if _called_name(call) == "DistributedSampler" and not _evaluates(call) and not keeps_order:
+            yield complain(call.lineno, "no-set-epoch")
 
 
 def _numbers(tree: ast.AST) -> dict[str, int]:
@@ -385,16 +349,13 @@ def _numbers(tree: ast.AST) -> dict[str, int]:
             note(node.target.id, node)
         elif isinstance(node, ast.arguments):
             ordinary = [*node.posonlyargs, *node.args]
-            defaults = [*zip(reversed(ordinary), reversed(node.defaults), strict=False)]
-            for argument, default in [
-                *defaults,
-                *zip(node.kwonlyargs, node.kw_defaults, strict=True),
-            ]:
-                if default is not None:
-                    note(argument.arg, default)
+            for argument, default in zip(reversed(ordinary), reversed(node.defaults), strict=False):
+                note(argument.arg, default)
+            for argument, keyword in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                if keyword is not None:
+                    note(argument.arg, keyword)
         elif isinstance(node, ast.Call) and _called_name(node) == "add_argument" and node.args:
-            given = {word.arg: word.value for word in node.keywords}
-            option = node.args[-1]
+            given, option = _keywords(node), node.args[-1]
             if "default" in given and isinstance(option, ast.Constant):
                 note(str(option.value).lstrip("-").replace("-", "_"), given["default"])
     return {name: number for name, (number, *more) in found.items() if number and not more}
@@ -420,59 +381,33 @@ def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
     optimizers = sorted(called & DENSE_OPTIMIZERS)
     for call in calls:
         name = _called_name(call)
-        given = dict(zip(SIZES.get(name, ()), call.args, strict=False))
-        given |= {word.arg: word.value for word in call.keywords if word.arg}
+        given = dict(zip(SIZES.get(name, ()), call.args, strict=False)) | _keywords(call)
         if name == "DataParallel":
-            yield Complaint(
-                call.lineno,
-                "data-parallel",
-                "drives all GPUs from one process, which copies the model to each of them in every "
-                "step; on CPUs it adds nothing. Use DistributedDataParallel with one process per "
-                "GPU, started by torchrun",
-            )
-        if name in ("detect_anomaly", "set_detect_anomaly") and not any(
-            isinstance(each, ast.Constant) and not each.value for each in call.args
-        ):
-            yield Complaint(
-                call.lineno,
-                "anomaly-detection",
-                "keeps a traceback of each forward operation and checks each gradient for NaN: "
-                "small steps take a multiple of their time. Use it to find an error, then train "
-                "without",
-            )
-        rows = _number(given.get("num_embeddings"), numbers)
-        sparse = given.get("sparse")
-        if (
-            name == "Embedding"
-            and optimizers
-            and rows is not None
-            and rows >= MANY_ROWS
-            and (sparse is None or (isinstance(sparse, ast.Constant) and not sparse.value))
-            and not any(word in ast.unparse(given["num_embeddings"]).lower() for word in VOCABULARY)
-        ):
-            yield Complaint(
-                call.lineno,
-                "dense-embedding",
-                f"{optimizers[0]} updates all {rows:,} rows in every step, although a batch reads "
-                "few of them. hpcncf.remedies.rowwise updates only those, with the result of Adam "
-                "or AdamW for all",
-            )
-        odd = [
-            size
-            for key in SIZES["Linear"]
-            if name == "Linear"
-            and (size := _number(given.get(key), numbers))
-            and size >= SMALLEST_SIZE
-            and size % MULTIPLE
-        ]
-        if on_tensor_cores and odd:
-            sizes = " and ".join(map(str, odd))
-            yield Complaint(
-                call.lineno,
-                "layer-size",
-                f"{sizes}: tensor cores take float16 and bfloat16 in multiples of {MULTIPLE}. "
-                f"Use {' and '.join(str(-(-size // MULTIPLE) * MULTIPLE) for size in odd)}",
-            )
+            yield complain(call.lineno, "data-parallel")
+        if name in ANOMALY and not any(map(_is_false, call.args)):
+            yield complain(call.lineno, "anomaly-detection")
+        if name == "Embedding" and optimizers:
+            rows = _number(given.get("num_embeddings"), numbers) or 0
+            is_dense = "sparse" not in given or _is_false(given["sparse"])
+            if rows >= MANY_ROWS and is_dense and not _is_vocabulary(given["num_embeddings"]):
+                yield complain(call.lineno, "dense-embedding", optimizer=optimizers[0], rows=rows)
+        if name == "Linear" and on_tensor_cores:
+            sizes = [_number(given.get(key), numbers) or 0 for key in SIZES["Linear"]]
+            odd = [size for size in sizes if size >= SMALLEST_SIZE and size % MULTIPLE]
+            if odd:
+                larger = [-(-size // MULTIPLE) * MULTIPLE for size in odd]
+                yield complain(
+                    call.lineno,
+                    "layer-size",
+                    sizes=" and ".join(map(str, odd)),
+                    multiple=MULTIPLE,
+                    larger=" and ".join(map(str, larger)),
+                )
+
+
+def _is_vocabulary(size: ast.expr) -> bool:
+    text = ast.unparse(size).lower()
+    return any(word in text for word in VOCABULARY)
 
 
 def _is_about_gpus(node: ast.AST) -> bool:
@@ -484,7 +419,7 @@ def _is_about_gpus(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "cuda"
 
 
-def _threads(tree: ast.AST, cores: int, numbers: dict[str, int]) -> Iterator[Complaint]:
+def _threads(tree: ast.AST, cores: int | None, numbers: dict[str, int]) -> Iterator[Complaint]:
     """`os.environ["MKL_NUM_THREADS"] = "8"`, `torch.set_num_threads(64)` beyond the cores."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and set(map(_variable, node.targets)) & THREAD_VARIABLES:
@@ -501,25 +436,24 @@ def _threads(tree: ast.AST, cores: int, numbers: dict[str, int]) -> Iterator[Com
             value = node.args[1]
         else:
             continue
-        text = str(value.value) if isinstance(value, ast.Constant) else ""
+        text = _text(value)
         threads = int(text) if re.fullmatch(r"\d{1,6}", text) else _number(value, numbers)
-        if threads and threads > cores:
-            yield too_many_threads(value.lineno, threads, cores)
+        yield from too_many_threads(value.lineno, threads, cores)
 
 
 def _fixed_ports(tree: ast.AST) -> Iterator[Complaint]:
     """`os.environ["MASTER_PORT"] = "29500"`, `init_method="tcp://127.0.0.1:29500"`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and "MASTER_PORT" in map(_variable, node.targets):
-            value: ast.expr = node.value
-        elif isinstance(node, ast.keyword) and node.arg == "init_method":
-            value = node.value
-        else:
-            continue
-        text = str(value.value) if isinstance(value, ast.Constant) else ""
-        port = re.fullmatch(r"(?:tcp://.*:)?(\d+)", text)
-        if port:
-            yield fixed_port(value.lineno, port[1])
+        if (isinstance(node, ast.Assign) and "MASTER_PORT" in map(_variable, node.targets)) or (
+            isinstance(node, ast.keyword) and node.arg == "init_method"
+        ):
+            port = re.fullmatch(r"(?:tcp://.*:)?(\d+)", _text(node.value))
+            if port:
+                yield complain(node.value.lineno, "fixed-port", port=port[1])
+
+
+def _text(value: ast.expr) -> str:
+    return str(value.value) if isinstance(value, ast.Constant) else ""
 
 
 def _variable(target: ast.expr) -> object:

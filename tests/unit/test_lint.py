@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
-from hpcncf.lint.batch_script import RULES, check_batch_script, check_launchers
-from hpcncf.lint.python_script import check_python
+from hpcncf.lint.batch_script import check_batch_script, check_launchers
+from hpcncf.lint.python_script import Program, check_python
+from hpcncf.lint.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 DATASET = """\
@@ -34,7 +35,7 @@ for batch in loader:
 
 
 def rules(text: str, cores: int | None = None) -> list[tuple[int, str]]:
-    return [(each.line, each.rule) for each in check_python(text, cores)]
+    return [(each.line, each.rule) for each in check_python(text, Program(cores))]
 
 
 def asked(*lines: str) -> list[tuple[int, str]]:
@@ -168,15 +169,15 @@ def test_a_port_in_python_that_an_array_starts(tmp_path: Path, line: str) -> Non
     assert main(["lint", str(tmp_path)]) == 0
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --array=0-3\npython train.py\n")
     assert main(["lint", str(tmp_path)]) == 1
-    found = check_python(f"import os\n{line}\n", in_array=True)
+    found = check_python(f"import os\n{line}\n", Program(in_array=True))
     assert [(each.line, each.rule) for each in found] == [(2, "fixed-port")]
     derived = "os.environ['MASTER_PORT'] = str(12000 + job)"
-    assert check_python(derived, in_array=True) == []
+    assert check_python(derived, Program(in_array=True)) == []
 
 
 def test_a_distributed_sampler_is_reported_the_epoch() -> None:
     assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
-    assert check_python("sampler = DistributedSampler(data)", epoch_is_set=True) == []
+    assert check_python("sampler = DistributedSampler(data)", Program(sets_epoch=True)) == []
     assert rules("sampler = DistributedSampler(val_data)") == []
     assert rules("sampler = DistributedSampler(data, shuffle=False)") == []
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from hpcncf.errors import HpcncfError
-from hpcncf.lint.batch_script import Complaint
 from hpcncf.lint.python_script import check_python
+from hpcncf.lint.rules import Complaint
 from hpcncf.records.schema import (
     ProgramLoader,
     ProgramPhase,
