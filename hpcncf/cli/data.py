@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from hpcncf.cli import data_bench
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_common(dataset, name)
         if name in _ADD_OWN:
             _ADD_OWN[name](dataset)
-    data_bench.add_arguments(actions.add_parser("bench", help="Time the loaders of a job file."))
     info = actions.add_parser("info", help="Describe a prepared folder.")
     info.add_argument("folder", type=Path, metavar="FOLDER")
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -112,8 +110,6 @@ _ADD_OWN: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action == "bench":
-        return data_bench.run(args)
     return _info(args) if args.action == "info" else _prepare(args)
 
 
@@ -156,20 +152,11 @@ def _frappe(args: argparse.Namespace, report: Report) -> PreparedFolder:
     return written
 
 
-def _movielens(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.datasets import prepare_movielens
+def _public(args: argparse.Namespace, report: Report) -> PreparedFolder:
+    from hpcncf.ncf.data.datasets import prepare_movielens, prepare_yelp
 
-    return prepare_movielens(
-        args.output, args.source, args.seed, args.test_negatives, args.force, report
-    )
-
-
-def _yelp(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.datasets import prepare_yelp
-
-    return prepare_yelp(
-        args.output, args.source, args.seed, args.test_negatives, args.force, report
-    )
+    prepare = prepare_movielens if args.dataset == "movielens" else prepare_yelp
+    return prepare(args.output, args.source, args.seed, args.test_negatives, args.force, report)
 
 
 def _ncf(args: argparse.Namespace, _: Report) -> PreparedFolder:
@@ -204,7 +191,7 @@ def _threads(args: argparse.Namespace) -> int:
     return args.threads or max(1, int(usable()))
 
 
-def _synthetic(args: argparse.Namespace, report: Report) -> PreparedFolder:
+def _synthetic(args: argparse.Namespace, _: Report) -> PreparedFolder:
     from hpcncf.ncf.data import synthetic
 
     shape = (args.users, args.items, args.rows)
@@ -212,19 +199,17 @@ def _synthetic(args: argparse.Namespace, report: Report) -> PreparedFolder:
     if args.like:
         if shape != (None, None, None) or args.context is not None:
             raise UsageError("--like is a whole shape: give it, or --users, --items and --rows")
-        return synthetic.prepare_synthetic_like(args.output, args.like, report=report, **own)
+        return synthetic.prepare_synthetic_like(args.output, args.like, **own)
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
-    return synthetic.prepare_synthetic(
-        args.output, *shape, context=args.context or 0, report=report, **own
-    )
+    return synthetic.prepare_synthetic(args.output, *shape, context=args.context or 0, **own)
 
 
 _PREPARE: dict[str, Callable[[argparse.Namespace, Report], PreparedFolder]] = {
     "frappe": _frappe,
-    "movielens": _movielens,
+    "movielens": _public,
     "ncf": _ncf,
-    "yelp": _yelp,
+    "yelp": _public,
     "csv": _table,
     "parquet": _table,
     "synthetic": _synthetic,

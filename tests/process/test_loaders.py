@@ -78,9 +78,7 @@ def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, smal
     names = [str(column) for column in range(numbers + small)]
     rows = Rows(number % 7, number, context, names, np.arange(7), 200)
     folder, recipe = tmp_path / "data", Recipe("csv", {}, {})
-    manifest = write_prepared(
-        folder, recipe, "A", lambda into: leave_one_out(into, rows, 1, 4)
-    ).manifest
+    manifest = write_prepared(folder, recipe, "A", lambda: leave_one_out(rows, 1, 4)).manifest
     assert (manifest.context_columns, manifest.small_columns) == (names, small)
     data = load_prepared(folder)
     made = ((loader, batch) for loader in LOADERS for batch in batches(data, loader=loader))

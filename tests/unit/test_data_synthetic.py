@@ -15,10 +15,6 @@ from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.synthetic import SHAPES, Shape, column_names, generate
 
 
-def silent(_: str) -> None:
-    pass
-
-
 @given(
     st.integers(1, 20),
     st.integers(1, 80),
@@ -30,7 +26,7 @@ def test_counts_are_exact_and_every_user_and_item_occurs(
     users: int, items: int, more: int, context: int, seed: int
 ) -> None:
     rows = max(users, items) + more
-    split = generate(Shape(users, items, rows, context), seed, 0, silent)
+    split = generate(Shape(users, items, rows, context), seed, 0)
     assert len(split.train) == rows
     assert set(split.train.users.tolist()) == set(range(users))
     assert set(split.train.items.tolist()) == set(range(items))
@@ -74,7 +70,7 @@ def test_the_yelp_shape_has_the_forums_parameters() -> None:
 
 
 def test_popularity_is_uneven_and_users_keep_to_their_clusters() -> None:
-    split = generate(Shape(200, 400, 20_000, 5), 3, 20, silent)
+    split = generate(Shape(200, 400, 20_000, 5), 3, 20)
     popularity = np.sort(np.bincount(split.train.items))[::-1]
     assert popularity[:40].sum() > 0.4 * 20_000  # a tenth of the items, evenly it were 0.1
     pairs = np.unique(split.train.users.astype(np.int64) * 400 + split.train.items)
@@ -82,7 +78,7 @@ def test_popularity_is_uneven_and_users_keep_to_their_clusters() -> None:
 
 
 def test_the_context_says_which_items_a_user_is_after() -> None:
-    split = generate(Shape(50, 400, 20_000, 5), 3, 20, silent)
+    split = generate(Shape(50, 400, 20_000, 5), 3, 20)
     users, items, mood = split.train.users, split.train.items, split.train.context[:, 0] > 0.5
     shared = total = 0
     for user in range(50):

@@ -26,13 +26,12 @@ import hashlib
 import json
 import math
 import os
-import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from queue import Empty, Queue
@@ -42,9 +41,9 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from hpcncf.ncf.data.arrays import Int64s, Rows, Split, number_rows
+from hpcncf.ncf.data.arrays import Int64s, Rows, Split
 from hpcncf.ncf.data.manifest import (
     FORMAT_VERSION,
     DataError,
@@ -56,13 +55,13 @@ from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, write_blocks,
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.readers import (
     ROWS_AT_ONCE,
+    Report,
     describe_source,
     is_number,
     parse_integer,
     read_csv_rows,
     read_lines,
 )
-from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out, write_split
 from hpcncf.ncf.data.synthetic import prepare_synthetic_like
 
 ZIP: Final = "Mobile_Frappe.zip"
@@ -71,8 +70,7 @@ URL: Final = "https://raw.githubusercontent.com/irecsys/CARSKit/HEAD/context-awa
 CATEGORIES: Final = ("daytime", "weather", "isweekend", "homework")
 LEAST_ROWS: Final = 6
 SOCKET_S: Final = 5.0
-CONNECT_S: Final = 8.0
-TOTAL_S: Final = 60.0
+TOTAL_S: Final = 20.0  # for 2 MB
 
 
 class Unavailable(DataError):
@@ -90,10 +88,7 @@ def prepare_frappe(
     real = recipe.source["sha256"] == SHA256
     title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
 
-    def fill(into: Path) -> SplitCounts:
-        return leave_one_out(into, read_frappe(source), seed, test_negatives)
-
-    return write_prepared(folder, recipe, title, fill, force)
+    return write_blocks(folder, recipe, title, source, read_frappe(source), force)
 
 
 def prepare_frappe_or_synthetic(
@@ -115,7 +110,7 @@ def prepare_frappe_or_synthetic(
                 advice = f"Replace it with --force; {error}"
                 raise wrong_format_error(folder, present, advice) from None
             return PreparedFolder(load_prepared(folder).manifest, "already there"), str(error)
-        made = prepare_synthetic_like(folder, "frappe", seed, test_negatives, force, report)
+        made = prepare_synthetic_like(folder, "frappe", seed, test_negatives, force)
         return made, str(error)
     is_synthetic = present is not None and present.options.get("like") == "frappe"
     return prepare_frappe(folder, source, seed, test_negatives, force or is_synthetic), None
@@ -151,10 +146,24 @@ def find_zip(report: Report, url: str = URL) -> Path:
 
 def download(url: str, sha256: str, to: Path) -> None:
     """Download a published file, complete or not at all. Raises Unavailable with the reason."""
+    answers: Queue[bytes | Exception] = Queue()
+
+    def read() -> None:
+        try:
+            with urlopen(url, timeout=SOCKET_S) as response:
+                answers.put(response.read())
+        except (OSError, HTTPException, ValueError) as error:
+            answers.put(error)
+
+    # In a thread, since looking up a host's name has no timeout.
+    Thread(target=read, daemon=True).start()
+    content: bytes | Exception
     try:
-        content = _read(_connect(url), time.monotonic() + TOTAL_S)
-    except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(f"{url}: cannot be downloaded: {error}") from None
+        content = answers.get(timeout=TOTAL_S)
+    except Empty:
+        content = TimeoutError(f"not done within {TOTAL_S:g} s")
+    if isinstance(content, Exception):
+        raise Unavailable(f"{url}: cannot be downloaded: {content}")
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise Unavailable(f"{url}: not the published file: SHA-256 {found}, expected {sha256}")
@@ -170,69 +179,43 @@ def download(url: str, sha256: str, to: Path) -> None:
         raise Unavailable(f"{to}: cannot be written: {error.strerror}") from None
 
 
-def _connect(url: str) -> HTTPResponse:
-    """The opened URL. In a thread, since looking up a host's name has no timeout."""
-    answers: Queue[Any] = Queue()
-
-    def connect() -> None:
-        try:
-            answers.put(urlopen(url, timeout=SOCKET_S))
-        except (OSError, HTTPException, ValueError) as error:
-            answers.put(error)
-
-    Thread(target=connect, daemon=True).start()
-    try:
-        answer = answers.get(timeout=CONNECT_S)
-    except Empty:
-        raise TimeoutError(f"no connection within {CONNECT_S:g} s") from None
-    if isinstance(answer, Exception):
-        raise answer
-    response: HTTPResponse = answer
-    return response
-
-
-def _read(response: HTTPResponse, deadline: float) -> bytes:
-    parts = []
-    with response:
-        while part := response.read(1 << 16):
-            parts.append(part)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not done within {TOTAL_S:g} s")
-    return b"".join(parts)
-
-
-def read_frappe(source: Path) -> Rows:
-    """The kept rows of the zip, in the order of `frappe.csv`."""
+def read_frappe(source: Path) -> Iterator[Block]:
+    """The kept rows of the zip, in the order of `frappe.csv`, as one block."""
     names = ["user", "item", "cnt", *CATEGORIES]
-    users, items, counts = [], [], []
-    categories: list[list[str]] = []
-    for where, (user, item, count, *rest) in _read_member(source, "frappe.csv", names):
-        users.append(parse_integer(user, where, "user"))
-        items.append(parse_integer(item, where, "item"))
-        counts.append(parse_integer(count, where, "cnt", least=1))
-        categories.append(rest)
-    if not users:
+    rows = [
+        (
+            parse_integer(user, where, "user"),
+            parse_integer(item, where, "item"),
+            parse_integer(count, where, "cnt", least=1),
+            *rest,
+        )
+        for where, (user, item, count, *rest) in _read_member(source, "frappe.csv", names)
+    ]
+    if not rows:
         raise DataError(f"{source}: frappe.csv has no rows")
     rated = [
         parse_integer(item, where, "item")
         for where, (item, rating) in _read_member(source, "meta.csv", ["item", "rating"])
         if is_number(rating)
     ]
-    columns = np.array(items), np.array(users)
-    kept, before = np.arange(len(users)), -1
-    while len(kept) != before:
-        before = len(kept)
-        for column in columns:
-            _, which, number = np.unique(column[kept], return_inverse=True, return_counts=True)
-            kept = kept[number[which] >= LEAST_ROWS]
-    kept = kept[np.isin(columns[0][kept], np.array(rated, dtype=np.int64))]
-    if not len(kept):
+    table, before = pd.DataFrame(rows, columns=names), -1
+    while len(table) != before:
+        before = len(table)
+        for name in ("item", "user"):
+            table = table[table.groupby(name)[name].transform("size") >= LEAST_ROWS]
+    table = table[table["item"].isin(rated)]
+    if table.empty:
         raise DataError(
             f"{source}: no row is left: every user or item has fewer than {LEAST_ROWS} rows, "
             "or no app has a numeric rating"
         )
-    context, names = _context(np.array(counts)[kept], np.array(categories)[kept])
-    return number_rows(columns[1][kept], columns[0][kept], context, names)
+    logs = np.log10(table["cnt"].to_numpy() + 1.0)
+    spread = np.ptp(logs)
+    scaled = (logs - logs.min()) / spread if spread else np.zeros_like(logs)
+    context: dict[str, Any] = {"log10(cnt + 1)": scaled}
+    context |= {name: table[name].tolist() for name in CATEGORIES}
+    users, items = table["user"].tolist(), table["item"].tolist()
+    yield Block(users, items, context, None, lambda _: str(source))
 
 
 def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, Sequence[str]]]:
@@ -250,22 +233,6 @@ def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[st
         raise DataError(f"{source}: not a readable zip file: {error}") from None
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
-
-
-def _context(
-    counts: NDArray[np.int64], categories: NDArray[Any]
-) -> tuple[NDArray[np.float32], list[str]]:
-    logs = np.log10(counts + 1.0)
-    spread = np.ptp(logs)
-    scaled = (logs - logs.min()) / spread if spread else np.zeros_like(logs)
-    blocks, columns = [scaled.astype(np.float32)[:, None]], ["log10(cnt + 1)"]
-    for at, name in enumerate(CATEGORIES):
-        distinct, which = np.unique(categories[:, at], return_inverse=True)
-        one_hot = np.zeros((len(counts), len(distinct)), dtype=np.float32)
-        one_hot[np.arange(len(counts)), which] = 1
-        blocks.append(one_hot)
-        columns += [f"{name}={value}" for value in distinct]
-    return np.concatenate(blocks, axis=1), columns
 
 
 SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
@@ -288,7 +255,7 @@ def prepare_movielens(
     options = {"seed": seed, "test_negatives": test_negatives}
     recipe = Recipe("movielens", describe_source([source]), options)
     ratings = read_ratings(source, report)
-    return write_blocks(folder, recipe, f"MovieLens {source.name}", source, ratings, force, report)
+    return write_blocks(folder, recipe, f"MovieLens {source.name}", source, ratings, force)
 
 
 def read_ratings(source: Path, report: Report) -> Iterator[Block]:
@@ -364,7 +331,7 @@ def prepare_yelp(
     report(f"reading the checksums of {source}")
     recipe = Recipe("yelp", describe_source(files.values()), options)
     reviews = read_reviews(files, report)
-    return write_blocks(folder, recipe, "Yelp reviews", files["review"], reviews, force, report)
+    return write_blocks(folder, recipe, "Yelp reviews", files["review"], reviews, force)
 
 
 def _find(source: Path, part: str) -> Path:
@@ -481,13 +448,7 @@ def prepare_ncf_files(folder: Path, source: Path, force: bool = False) -> Prepar
     files = _find_files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
     recipe = Recipe("ncf", describe_source(files), {})
-    return write_prepared(
-        folder,
-        recipe,
-        f"NCF files {name}",
-        lambda into: write_split(into, read_ncf_files(files)),
-        force,
-    )
+    return write_prepared(folder, recipe, f"NCF files {name}", lambda: read_ncf_files(files), force)
 
 
 def _find_files(source: Path) -> list[Path]:

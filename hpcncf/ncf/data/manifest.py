@@ -6,6 +6,7 @@ Imports neither numpy nor torch and reads no array, for login nodes.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,10 +47,8 @@ FLAGS: Final = {
 SHAPE_OPTIONS: Final = ("users", "items", "train_rows", "context")
 
 MAGIC: Final = b"\x93NUMPY"
-# Bytes of a user, item, context value or negative; of a bound; of a bucket.
-VALUE_BYTES: Final = 4
-BOUND_BYTES: Final = 8
-BUCKET_BYTES: Final = 64
+SLOTS: Final = 32
+"""Of a bucket of positives, see data/arrays.py."""
 
 
 class DataError(HpcncfError):
@@ -242,8 +241,8 @@ def check_arrays(folder: Path) -> None:
     """Raises DataError with the first array that is missing, truncated or of another length."""
     manifest = read_manifest(folder)
     advice = advise_preparing_again(folder, manifest)
-    for name, expected in array_bytes(manifest).items():
-        path = folder / f"{name}.npy"
+    for name, (kind, shape) in array_types(manifest).items():
+        path, expected = folder / f"{name}.npy", int(kind[1:]) * math.prod(shape)
         try:
             came = path.stat().st_size
             header = _header_bytes(path)
@@ -258,21 +257,23 @@ def check_arrays(folder: Path) -> None:
             )
 
 
-def array_bytes(manifest: Manifest) -> dict[str, int]:
-    """Each array's name -> its bytes after the header."""
-    columns = len(manifest.context_columns)
-    row = VALUE_BYTES * (2 + columns - manifest.small_columns) + manifest.small_columns
-    tests, bounds = manifest.test_rows, BOUND_BYTES * (manifest.users + 1)
+def array_types(manifest: Manifest) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Each array's name -> its type, as numpy's kind and bytes, and its shape.
+
+    A training row has fields (data/arrays.py); here it is bytes.
+    """
+    columns, small = len(manifest.context_columns), manifest.small_columns
+    tests, bounds = manifest.test_rows, manifest.users + 1
     return {
-        "train_rows": row * manifest.train_rows,
-        "test_users": VALUE_BYTES * tests,
-        "test_items": VALUE_BYTES * tests,
-        "test_context": VALUE_BYTES * tests * columns,
-        "test_negatives": VALUE_BYTES * tests * manifest.test_negatives,
-        "positives_indptr": bounds,
-        "positives": VALUE_BYTES * manifest.train_pairs,
-        "buckets_indptr": bounds,
-        "buckets": BUCKET_BYTES * manifest.buckets,
+        "train_rows": (f"V{4 * (2 + columns - small) + small}", (manifest.train_rows,)),
+        "test_users": ("i4", (tests,)),
+        "test_items": ("i4", (tests,)),
+        "test_context": ("f4", (tests, columns)),
+        "test_negatives": ("i4", (tests, manifest.test_negatives)),
+        "positives_indptr": ("i8", (bounds,)),
+        "positives": ("i4", (manifest.train_pairs,)),
+        "buckets_indptr": ("i8", (bounds,)),
+        "buckets": ("u2", (manifest.buckets, SLOTS)),
     }
 
 

@@ -1,27 +1,21 @@
-"""Write a prepared folder, complete or not at all, and never over other data by accident.
-
-A table is spooled first: its rows go to files with numbers in place of names while the source is
-read. Memory holds only the names: each user, item and text of a context column once.
-"""
+"""Write a prepared folder, complete or not at all, and never over other data by accident."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from hpcncf.ncf.data.arrays import ColumnFile, Floats, Sliced
+from hpcncf.ncf.data.arrays import Rows, Split
 from hpcncf.ncf.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -34,7 +28,7 @@ from hpcncf.ncf.data.manifest import (
     wrong_format_error,
 )
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out
+from hpcncf.ncf.data.split import leave_one_out, write_split
 from hpcncf.records.schema import write_text
 
 MAX_TEXTS: Final = 256
@@ -71,10 +65,10 @@ def write_prepared(
     folder: Path,
     recipe: Recipe,
     title: str,
-    fill: Callable[[Path], SplitCounts],
+    make: Callable[[], Split],
     force: bool = False,
 ) -> PreparedFolder:
-    """Write the folder, its arrays by `fill`, unless it already holds the same content.
+    """Write the folder of the rows that `make` returns, unless it already holds the same content.
 
     The folder is built beside its place and then renamed. Raises DataError if it holds other data
     and `force` is not given, and always if it holds something that is not prepared data.
@@ -91,7 +85,7 @@ def write_prepared(
         partial = _beside(folder)
         partial.mkdir()
         try:
-            manifest = _write_manifest(partial, recipe, title, fill(partial))
+            manifest = _write_manifest(partial, recipe, title, write_split(partial, make()))
             _swap(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -110,16 +104,15 @@ def write_blocks(
     source: Path,
     blocks: Iterable[Block],
     force: bool,
-    report: Report,
 ) -> PreparedFolder:
     """`write_prepared` of a table's rows, one of each user held out by the recipe's seed."""
 
-    def fill(into: Path) -> SplitCounts:
-        with spool_rows(into, source, blocks) as rows:
-            seed, negatives = recipe.options["seed"], recipe.options["test_negatives"]
-            return leave_one_out(into, rows, seed, negatives, rows.times, report)
+    def make() -> Split:
+        rows, times = gather_rows(source, blocks)
+        options = recipe.options
+        return leave_one_out(rows, options["seed"], options["test_negatives"], times)
 
-    return write_prepared(folder, recipe, title, fill, force)
+    return write_prepared(folder, recipe, title, make, force)
 
 
 def _read_existing(folder: Path, force: bool) -> Manifest | None:
@@ -171,17 +164,20 @@ def _swap(partial: Path, folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def _write_manifest(folder: Path, recipe: Recipe, title: str, counts: SplitCounts) -> Manifest:
-    rows, columns = counts.train_rows + counts.test_rows, counts.context_columns
-    context = f"{len(columns)} context columns" if columns else "no context"
+def _write_manifest(
+    folder: Path, recipe: Recipe, title: str, counts: Mapping[str, Any]
+) -> Manifest:
+    rows, columns = counts["train_rows"] + counts["test_rows"], len(counts["context_columns"])
+    about = f"{rows:,} rows, {counts['users']:,} users, {counts['items']:,} items"
+    context = f"{columns} context columns" if columns else "no context"
     manifest = Manifest(
         key=recipe.key,
         dataset=recipe.dataset,
-        title=f"{title}: {rows:,} rows, {counts.users:,} users, {counts.items:,} items, {context}",
+        title=f"{title}: {about}, {context}",
         source=recipe.source,
         options=recipe.options,
         rows=rows,
-        **asdict(counts),
+        **counts,
     )
     text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True)
     write_text(folder / MANIFEST_NAME, text + "\n")
@@ -211,146 +207,73 @@ class Numbering(dict[Any, int]):
     def number(self, names: Iterable[Any]) -> NDArray[np.int32]:
         return np.fromiter(map(self.__getitem__, names), dtype=np.int32)
 
-    def by_name(self) -> tuple[list[Any], NDArray[np.int32]]:
-        """The names, sorted, and each number's place among them."""
+    def by_name(self, parts: list[NDArray[np.int32]]) -> tuple[list[Any], NDArray[np.int32]]:
+        """The names, sorted, and for the numbers of `parts` their places among the names."""
         names = sorted(self)
         places = np.empty(len(names), dtype=np.int32)
         places[self.number(names)] = np.arange(len(names))
-        return names, places
+        return names, places[np.concatenate(parts)]
 
 
-class TextColumn:
-    """A context column of texts: one column of zeros and ones for each, in their sorted order."""
+def gather_rows(source: Path, blocks: Iterable[Block]) -> tuple[Rows, NDArray[Any] | None]:
+    """The rows of a table in memory, and their times. Texts of a context column become a column of
+    zeros and ones for each, in their sorted order.
 
-    def __init__(self, name: str, file: ColumnFile) -> None:
-        self.name, self._file, self._numbering = name, file, Numbering()
-
-    def append(self, values: Any, where: Callable[[int], str]) -> None:
-        numbers = self._numbering.number(values)
-        if len(self._numbering) > MAX_TEXTS:
-            raise DataError(
-                f"{where(int(np.argmax(numbers >= MAX_TEXTS)))}: context column {self.name!r}: "
-                f"more than {MAX_TEXTS} different texts, the most that become one-hot columns. "
-                "Group them, or leave the column out"
-            )
-        self._file.append(numbers)
-
-    def finish(self) -> list[str]:
-        """The names of its columns."""
-        names, self._places = self._numbering.by_name()
-        return [f"{self.name}={each}" for each in names]
-
-    def read(self, span: slice) -> Floats:
-        which = self._places[self._file[span]]
-        columns = np.zeros((len(which), len(self._places)), dtype=np.float32)
-        columns[np.arange(len(which)), which] = 1
-        return columns
-
-
-class NumberColumn:
-    """A context column of numbers, kept as they are."""
-
-    def __init__(self, name: str, file: ColumnFile) -> None:
-        self.name, self._file = name, file
-
-    def append(self, values: Any, where: Callable[[int], str]) -> None:
-        too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
-        if len(too_large):
-            at = int(too_large[0])
-            raise DataError(
-                f"{where(at)}: {self.name}: {values[at]} does not fit into single precision. "
-                "Scale the column, or leave it out"
-            )
-        self._file.append(values)
-
-    def finish(self) -> list[str]:
-        return [self.name]
-
-    def read(self, span: slice) -> Floats:
-        return self._file[span][:, None]
-
-
-class RenumberedColumn:
-    """Numbers in order of appearance, read as their places in sorted order."""
-
-    def __init__(self, file: ColumnFile, places: NDArray[np.int32]) -> None:
-        self._file, self._places = file, places
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def __getitem__(self, span: slice, /) -> NDArray[Any]:
-        numbers: NDArray[np.int32] = self._file[span]
-        return self._places[numbers]
-
-
-class ContextColumns:
-    """Context columns side by side."""
-
-    def __init__(self, length: int, columns: list[TextColumn | NumberColumn]) -> None:
-        self._length, self._columns = length, columns
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, span: slice, /) -> NDArray[Any]:
-        start, stop, _ = span.indices(self._length)
-        none = np.empty((stop - start, 0), dtype=np.float32)
-        return np.concatenate([none, *(each.read(span) for each in self._columns)], axis=1)
-
-
-@dataclass(frozen=True)
-class SpooledRows:
-    """Interactions in files."""
-
-    users: Sliced
-    items: Sliced
-    context: Sliced
-    context_columns: list[str]
-    user_names: list[Any]
-    item_count: int
-    times: Sliced | None
-
-
-@contextmanager
-def spool_rows(into: Path, source: Path, blocks: Iterable[Block]) -> Iterator[SpooledRows]:
-    """The rows of a table in temporary files inside the folder.
-
-    The first row decides which context columns are texts. Raises DataError if there is no row.
+    Raises DataError if there is no row, or if a value does not fit.
     """
-    blocks = iter(blocks)
-    first = next(blocks, None)
-    if first is None:
+    users, items = Numbering(), Numbering()
+    texts = defaultdict[str, Numbering](Numbering)
+    user_parts, item_parts, times = list[Any](), list[Any](), list[Any]()
+    context = defaultdict[str, list[Any]](list)
+    for block in blocks:
+        user_parts.append(users.number(block.users))
+        item_parts.append(items.number(block.items))
+        if block.times is not None:
+            times.append(block.times)
+        for name, values in block.context.items():
+            if isinstance(values, list):
+                numbers = texts[name].number(values)
+                _check_few_texts(name, numbers, block.where)
+                context[name].append(numbers)
+            else:
+                _check_single_precision(name, values, block.where)
+                context[name].append(values.astype(np.float32))
+    if not user_parts:
         raise DataError(f"{source}: has no rows")
-    with TemporaryDirectory(dir=into, prefix=".rows-") as folder, ExitStack() as files:
+    user_names, user_ids = users.by_name(user_parts)
+    item_names, item_ids = items.by_name(item_parts)
+    columns, column_names = list[Any](), list[str]()
+    for name, parts in context.items():
+        if name in texts:
+            names, places = texts[name].by_name(parts)
+            columns += [places == place for place in range(len(names))]
+            column_names += [f"{name}={each}" for each in names]
+        else:
+            columns.append(np.concatenate(parts))
+            column_names.append(name)
+    table = np.empty((len(user_ids), len(columns)), dtype=np.float32)
+    for number, column in enumerate(columns):
+        table[:, number] = column
+    rows = Rows(user_ids, item_ids, table, column_names, user_names, len(item_names))
+    return rows, np.concatenate(times) if times else None
 
-        def file(name: str, kind: DTypeLike) -> ColumnFile:
-            return files.enter_context(ColumnFile(Path(folder, name), kind))
 
-        users, user_numbering = file("users", np.int32), Numbering()
-        items, item_numbering = file("items", np.int32), Numbering()
-        times = None if first.times is None else file("times", first.times.dtype)
-        context: dict[str, TextColumn | NumberColumn] = {
-            name: TextColumn(name, file(f"context-{number}", np.int32))
-            if isinstance(values, list)
-            else NumberColumn(name, file(f"context-{number}", np.float32))
-            for number, (name, values) in enumerate(first.context.items())
-        }
-        for block in chain([first], blocks):
-            users.append(user_numbering.number(block.users))
-            items.append(item_numbering.number(block.items))
-            for name, values in block.context.items():
-                context[name].append(values, block.where)
-            if times is not None:
-                times.append(block.times)
-        user_names, user_places = user_numbering.by_name()
-        item_names, item_places = item_numbering.by_name()
-        yield SpooledRows(
-            users=RenumberedColumn(users, user_places),
-            items=RenumberedColumn(items, item_places),
-            context_columns=[name for each in context.values() for name in each.finish()],
-            context=ContextColumns(len(users), list(context.values())),
-            user_names=user_names,
-            item_count=len(item_names),
-            times=times,
+def _check_few_texts(name: str, numbers: NDArray[np.int32], where: Callable[[int], str]) -> None:
+    too_many = np.flatnonzero(numbers >= MAX_TEXTS)
+    if len(too_many):
+        raise DataError(
+            f"{where(int(too_many[0]))}: context column {name!r}: more than {MAX_TEXTS} different "
+            "texts, the most that become one-hot columns. Group them, or leave the column out"
+        )
+
+
+def _check_single_precision(
+    name: str, values: NDArray[np.float64], where: Callable[[int], str]
+) -> None:
+    too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
+    if len(too_large):
+        at = int(too_large[0])
+        raise DataError(
+            f"{where(at)}: {name}: {values[at]} does not fit into single precision. "
+            "Scale the column, or leave it out"
         )

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, write_blocks
-from hpcncf.ncf.data.split import Report
 
 ROWS_AT_ONCE: Final = 1 << 10  # more do not fit into the cache: half as fast
 PARQUET_ROWS: Final = 1 << 16
@@ -31,6 +30,7 @@ PARQUET_BUFFER: Final = 1 << 20
 """Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
 Where = Callable[[int], str]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ def prepare_table(
 ) -> PreparedFolder:
     """Prepare a CSV file with a header (.tsv: separated by tabs) or a Parquet file.
 
-    The file may be larger than memory, which holds only its names. `threads`: Arrow's, for a
-    Parquet file; their number does not change the folder's content.
+    `threads`: Arrow's, for a Parquet file; their number does not change the folder's content.
     """
     options = asdict(columns) | {"seed": seed, "test_negatives": test_negatives}
     options["context"] = list(columns.context)
@@ -74,7 +73,7 @@ def prepare_table(
         if kind == "csv"
         else read_parquet(source, columns, report, threads)
     )
-    return write_blocks(folder, recipe, source.name, source, blocks, force, report)
+    return write_blocks(folder, recipe, source.name, source, blocks, force)
 
 
 def describe_source(files: Iterable[Path]) -> dict[str, str]:

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-from hpcncf.errors import plural
 from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.ncf.data.manifest import WrongRequest
 from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
-from hpcncf.ncf.data.split import Report, SplitCounts, draw_test_negatives, write_split
+from hpcncf.ncf.data.split import draw_test_negatives
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
@@ -64,7 +63,6 @@ def prepare_synthetic(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    report: Report = lambda _: None,
     like: str | None = None,
 ) -> PreparedFolder:
     """Prepare synthetic data with exactly these counts, and one test row for each user.
@@ -82,11 +80,13 @@ def prepare_synthetic(
     options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
     suffix = f" of {SHAPE_NAMES[like]} shape (not the real data)" if like else ""
     recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
-
-    def fill(into: Path) -> SplitCounts:
-        return write_split(into, generate(shape, seed, test_negatives, report))
-
-    return write_prepared(folder, recipe, f"Synthetic data{suffix}", fill, force)
+    return write_prepared(
+        folder,
+        recipe,
+        f"Synthetic data{suffix}",
+        lambda: generate(shape, seed, test_negatives),
+        force,
+    )
 
 
 def prepare_synthetic_like(
@@ -95,30 +95,20 @@ def prepare_synthetic_like(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    report: Report = lambda _: None,
 ) -> PreparedFolder:
     """Prepare synthetic data of a known set's shape, one of SHAPES."""
     shape = asdict(SHAPES[like])
     return prepare_synthetic(
-        folder,
-        **shape,
-        seed=seed,
-        test_negatives=test_negatives,
-        force=force,
-        report=report,
-        like=like,
+        folder, **shape, seed=seed, test_negatives=test_negatives, force=force, like=like
     )
 
 
-def generate(shape: Shape, seed: int, test_negatives: int, report: Report) -> Split:
+def generate(shape: Shape, seed: int, test_negatives: int) -> Split:
     draws = Draws(shape, seed)
-    report(f"drawing {shape.train_rows:,} training rows")
     owners = draws.owners()
     moods = draws.moods(shape.train_rows)
     items = draws.cover(draws.items(owners, moods))
     train = _rows(shape, owners, items, draws.context(moods))
-    each = plural(test_negatives, "negative")
-    report(f"drawing {shape.users:,} test rows with {each} each")
     test_users = np.arange(shape.users)
     test_moods = draws.moods(shape.users)
     test_items = _first_new(train, [draws.items(test_users, test_moods) for _ in range(TRIES)])

@@ -20,7 +20,8 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.job.validate import NATIVE_LAYERS
 from hpcncf.ncf import sampling
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.arrays import SLOTS, row_dtype
+from hpcncf.ncf.data.arrays import row_dtype
+from hpcncf.ncf.data.manifest import SLOTS
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.native.library import (
     OPTIMIZER_CODES,

@@ -1,8 +1,10 @@
-"""Frappe: download, the published counts on the real file, filters and broken rows."""
+"""Public data sets: Frappe with its download, MovieLens, the NCF paper's files, and Yelp."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import threading
 import urllib.request
@@ -11,13 +13,14 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from make_results import of_format_3
 
 from hpcncf import cli
-from hpcncf.ncf.data import manifest
+from hpcncf.ncf.data import datasets, manifest
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.datasets import (
     CATEGORIES,
@@ -27,6 +30,9 @@ from hpcncf.ncf.data.datasets import (
     find_zip,
     prepare_frappe,
     prepare_frappe_or_synthetic,
+    prepare_movielens,
+    prepare_ncf_files,
+    prepare_yelp,
     read_frappe,
 )
 from hpcncf.ncf.data.manifest import DataError
@@ -67,15 +73,24 @@ def test_another_file_under_the_same_name_is_refused(server: str, tmp_path: Path
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize("path", ["/missing.zip", ":bad"])
-def test_a_failed_download_names_the_url(server: str, tmp_path: Path, path: str) -> None:
-    with pytest.raises(Unavailable, match=f"{server}{path}: cannot be downloaded"):
-        download(f"{server}{path}", SHA256, tmp_path / "a.zip")
+def test_a_failed_download_names_the_url(server: str, tmp_path: Path) -> None:
+    for url in (f"{server}/missing.zip", f"{server}:bad", "http://127.0.0.1:9/a.zip"):
+        with pytest.raises(Unavailable, match=f"{url}: cannot be downloaded"):
+            download(url, SHA256, tmp_path / "a.zip")
 
 
-def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="cannot be downloaded"):
-        download("http://127.0.0.1:9/a.zip", SHA256, tmp_path / "a.zip")
+def test_a_download_that_takes_too_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "TOTAL_S", 0.01)
+
+    def slow(*_: object, **__: object) -> None:
+        threading.Event().wait(0.2)
+        raise OSError
+
+    monkeypatch.setattr(datasets, "urlopen", slow)
+    with pytest.raises(Unavailable, match=r"cannot be downloaded: not done within 0\.01 s"):
+        download("http://127.0.0.1/a.zip", SHA256, tmp_path / "a.zip")
 
 
 def test_a_cache_that_cannot_be_written_is_reported(server: str, tmp_path: Path) -> None:
@@ -138,9 +153,7 @@ def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: Prepared) -
         chosen = both[:, [group == name for group in groups]]
         assert set(np.unique(chosen)) == {0.0, 1.0}
         assert (chosen.sum(axis=1) == 1).all()
-
-
-def test_most_real_test_pairs_occur_in_training_too(real: Prepared) -> None:
+    # Most test pairs occur in training, too.
     assert 1 - real.test_unseen.mean() == pytest.approx(0.77, abs=0.03)
 
 
@@ -154,14 +167,15 @@ def test_rare_items_and_users_go_until_none_is_left_then_unrated_apps(tmp_path: 
         kept + rare_item + falls_with_it,
         {item: "unknown" if item == 3 else "4.5" for item in range(60)},
     )
-    rows = read_frappe(source)
-    assert (len(rows), len(rows.user_names), rows.item_count) == (36, 6, 6)
+    (block,) = read_frappe(source)
+    assert (len(block.users), set(block.users)) == (36, set(range(6)))
+    assert set(block.items) == {0, 1, 2, 4, 5, 6}
 
 
 def test_the_count_is_scaled_from_the_least_to_the_most(tmp_path: Path) -> None:
     logs = grid(range(6), range(5)) + [log(user, 5, count=9**user) for user in range(6)]
-    rows = read_frappe(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
-    scaled = rows.context[-6:, 0]
+    (block,) = read_frappe(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
+    scaled = np.asarray(block.context["log10(cnt + 1)"])[-6:]
     expected = np.log10((9.0 ** np.arange(6) + 1) / 2) / np.log10((9.0**5 + 1) / 2)
     assert scaled == pytest.approx(expected, abs=1e-6)
 
@@ -195,9 +209,6 @@ def test_a_file_that_is_no_zip_or_lacks_the_table_is_reported(tmp_path: Path) ->
         prepare_frappe(tmp_path / "out", tmp_path / "b.zip")
     with pytest.raises(DataError, match="No such file"):
         prepare_frappe(tmp_path / "out", tmp_path / "missing.zip")
-
-
-def test_an_encrypted_zip_is_reported(tmp_path: Path) -> None:
     path = zipped(tmp_path / "source", [log(1, 1)], {1: "4.0"})
     content = bytearray(path.read_bytes())
     content[content.index(b"PK\x01\x02") + 8] |= 1
@@ -266,29 +277,15 @@ def test_synthetic_data_stands_in_until_frappe_is_available(tmp_path: Path, cach
     assert or_synthetic(folder) == ("already there", "frappe", False)
 
 
-def test_a_stand_in_of_an_earlier_format_makes_way_too(tmp_path: Path, cached: Path) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_a_stand_in_of_an_earlier_format_makes_way_too(
+    tmp_path: Path, cached: Path, force: bool
+) -> None:
     folder = tmp_path / "out"
     or_synthetic(folder)
     of_format_3(folder)
     leave_zip(cached)
-    assert or_synthetic(folder) == ("replaced", "frappe", True)
-
-
-@pytest.mark.parametrize("stands", ["frappe", "synthetic"])
-@pytest.mark.parametrize("can_be_had", [True, False])
-def test_force_replaces_data_of_an_earlier_format(
-    tmp_path: Path, cached: Path, stands: str, can_be_had: bool
-) -> None:
-    folder = tmp_path / "out"
-    if stands == "frappe":
-        leave_zip(cached)
-    assert or_synthetic(folder)[1] == stands
-    of_format_3(folder)
-    cached.unlink(missing_ok=True)
-    if can_be_had:
-        leave_zip(cached)
-    made = ("frappe", True) if can_be_had else ("synthetic", False)
-    assert or_synthetic(folder, force=True) == ("replaced", *made)
+    assert or_synthetic(folder, force) == ("replaced", "frappe", True)
 
 
 @pytest.mark.parametrize(
@@ -335,3 +332,230 @@ def test_force_replaces_unreadable_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not a manifest of prepared data.*, with --force$"):
         or_synthetic(folder)
     assert or_synthetic(folder, force=True) == ("replaced", "synthetic", False)
+
+
+RATINGS = [(1, 10, 5, 300), (1, 20, 3, 900), (1, 30, 4, 100), (2, 30, 1, 50), (2, 40, 2, 40)]
+
+
+def ratings(path: Path, separator: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(separator.join(map(str, row)) + "\n" for row in RATINGS))
+    return path
+
+
+@pytest.mark.parametrize(("name", "separator"), [("ratings.dat", "::"), ("u.data", "\t")])
+def test_the_latest_rating_of_each_user_is_held_out(
+    tmp_path: Path, name: str, separator: str
+) -> None:
+    source = ratings(tmp_path / "ml" / name, separator)
+    assert prepare_movielens(tmp_path / "out", source, test_negatives=1).outcome == "made"
+    by_folder = prepare_movielens(tmp_path / "out", source.parent, test_negatives=1)
+    assert by_folder.outcome == "already there"
+    data = load_prepared(tmp_path / "out")
+    assert data.test_items.tolist() == [1, 2]  # films 20 and 30
+    assert data.train_items.tolist() == [0, 2, 3]
+    assert unpack_context(data.train_rows).shape == (3, 0)
+    assert data.manifest.title == f"MovieLens {name}: 5 rows, 2 users, 4 items, no context"
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("1::2::3", r"ratings.dat:7: expected user::item::rating::time, came '1::2::3'"),
+        ("1::x::3::4", r"ratings.dat:7: item: expected a whole number of 0 or more, came 'x'"),
+        ("1::2::good::4", r"ratings.dat:7: rating: expected a number, came 'good'"),
+        ("1::2::3::", r"ratings.dat:7: time: .* came ''"),
+        ("99999999999999999999::2::3::4", r"ratings.dat:7: user"),
+    ],
+)
+def test_a_broken_rating_is_reported_with_its_line(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    source = ratings(tmp_path / "in" / "ratings.dat", "::")
+    source.write_text(source.read_text() + "\n" + line + "\n")
+    with pytest.raises(DataError, match=complaint):
+        prepare_movielens(tmp_path / "out", source)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_folder_without_ratings_and_an_empty_file_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"neither ratings\.dat nor u\.data"):
+        prepare_movielens(tmp_path / "out", tmp_path)
+    (tmp_path / "u.data").write_text("\n")
+    with pytest.raises(DataError, match="has no rows"):
+        prepare_movielens(tmp_path / "out", tmp_path)
+    (tmp_path / "u.data").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        prepare_movielens(tmp_path / "out", tmp_path)
+
+
+TRAIN = "0\t0\t5\t978\n0\t2\t3\t979\n1\t0\t4\t980\n"
+TEST = "0\t4\t5\t990\n1\t2\t4\t991\n"
+NEGATIVE = "(0,4)\t1\t3\n(1,2)\t4\t5\n"
+
+
+def ncf_files(folder: Path, train: str = TRAIN, test: str = TEST, negative: str = NEGATIVE) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "ml-1m.train.rating").write_text(train)
+    (folder / "ml-1m.test.rating").write_text(test)
+    (folder / "ml-1m.test.negative").write_text(negative)
+    return folder
+
+
+@pytest.mark.parametrize("source", ["", "ml-1m", "ml-1m.train.rating", "ml-1m.test.negative"])
+def test_the_given_test_rows_and_negatives_are_used(tmp_path: Path, source: str) -> None:
+    prepare_ncf_files(tmp_path / "out", ncf_files(tmp_path / "in") / source)
+    data = load_prepared(tmp_path / "out")
+    assert data.test_items.tolist() == [4, 2]
+    assert data.test_negatives.tolist() == [[1, 3], [4, 5]]
+    assert data.train_items.tolist() == [0, 2, 0]
+    assert data.positives.tolist() == [0, 2, 0]
+    assert (data.manifest.users, data.manifest.items) == (2, 6)
+    assert data.manifest.title == "NCF files ml-1m: 5 rows, 2 users, 6 items, no context"
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        ({"train": "0\t0\n0\n"}, r"train\.rating:2: expected user, item"),
+        ({"train": "0\t0\n0\tx\n"}, r"train\.rating:2: item: .* came 'x'"),
+        ({"train": ""}, r"train\.rating: has no rows"),
+        ({"negative": "(0,4)\t1\t3\n(1,3)\t4\t5\n"}, r"negative:2: expected \(1,2\), .*'\(1,3\)'"),
+        ({"negative": "(0,4)\t1\t3\n(1,2)\t4\n"}, r"negative:2: expected 2 negatives, came 1"),
+        ({"negative": "(0,4)\n(1,2)\n"}, r"negative:1: expected one or more negatives, came 0"),
+        ({"negative": "(0,4)\t1\t3\n"}, r"negative: 1 rows, but ml-1m\.test\.rating has 2"),
+        ({"negative": NEGATIVE + "(1,2)\t4\t5\n"}, r"negative:3: more rows than the 2"),
+        ({"negative": "(0,4)\t1\t-3\n(1,2)\t4\t5\n"}, r"negative:1: negative: .* came '-3'"),
+    ],
+)
+def test_broken_files_are_reported_with_their_line(
+    tmp_path: Path, broken: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(DataError, match=complaint):
+        prepare_ncf_files(tmp_path / "out", ncf_files(tmp_path / "in", **broken))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_two_data_sets_asks_which(tmp_path: Path) -> None:
+    folder = ncf_files(tmp_path / "in")
+    (folder / "pinterest-20.train.rating").write_text(TRAIN)
+    with pytest.raises(DataError, match=r"came ml-1m\.train\.rating, pinterest-20\.train\.rating"):
+        prepare_ncf_files(tmp_path / "out", folder)
+    assert prepare_ncf_files(tmp_path / "out", folder / "ml-1m").outcome == "made"
+
+
+BUSINESSES = [
+    {"business_id": f"b{n}", "name": "Café", "latitude": 45.0, "longitude": -90.0, "state": "AZ"}
+    for n in range(4)
+]
+USERS: list[dict[str, Any]] = [
+    {
+        "user_id": "u0",
+        "yelping_since": "2010-01-02 03:04:05",
+        "friends": "a, b, c",
+        "elite": "2011",
+    },
+    {"user_id": "u1", "yelping_since": "2015-01-02", "friends": "None", "elite": ""},
+]
+REVIEWS = [
+    ("u0", "b0", "2018-07-07 06:09:11"),  # a Saturday in summer, at sunrise
+    ("u0", "b1", "2018-01-01 23:00:00"),
+    ("u0", "b2", "2017-01-01 13:00:00"),
+    ("u1", "b2", "2018-10-10 18:00:00"),
+    ("u1", "b3", "2018-04-10 10:00:00"),
+]
+
+
+def yelp(folder: Path, prefix: str = "yelp_academic_dataset_", *more: str) -> Path:
+    folder.mkdir()
+    reviews = [
+        {"user_id": user, "business_id": item, "stars": 4.0, "date": date, "text": "a\nb"}
+        for user, item, date in REVIEWS
+    ]
+    for part, rows in (("review", reviews), ("business", BUSINESSES), ("user", USERS)):
+        lines = [json.dumps(row) for row in rows] + ([*more] if part == "review" else [])
+        (folder / f"{prefix}{part}.json").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["yelp_academic_dataset_", ""])
+def test_the_command_prepares_reviews_with_their_context(tmp_path: Path, prefix: str) -> None:
+    source = yelp(tmp_path / "in", prefix)
+    words = ["data", "prepare", "yelp", "--source", str(source), "-o", str(tmp_path / "out")]
+    assert cli.main([*words, "--test-negatives", "1"]) == 0
+    data = load_prepared(tmp_path / "out")
+    assert data.test_items.tolist() == [0, 2]  # the latest of each user
+    assert set(datasets.NUMBERS) <= set(data.manifest.context_columns)
+    assert {"season=summer", "daytime=sunrise"} <= set(data.manifest.context_columns)
+
+
+def test_context_is_that_of_the_review(tmp_path: Path) -> None:
+    source = yelp(tmp_path / "in")
+    files = {part: datasets._find(source, part) for part in datasets.PARTS}
+    (block,) = datasets.read_reviews(files, lambda _: None)
+    assert block.context["season"] == ["summer", "winter", "winter", "fall", "spring"]
+    assert block.context["daytime"] == ["sunrise", "night", "noon", "evening", "morning"]
+    first = {name: float(np.asarray(block.context[name])[0]) for name in datasets.NUMBERS}
+    week = 2 * math.pi * 27 / 53
+    assert first == pytest.approx(
+        {
+            "weekend": 1.0,
+            "week_sin": math.sin(week),
+            "week_cos": math.cos(week),
+            "latitude": 0.5,
+            "longitude": -0.5,
+            "friends": math.log(4) / 10,
+            "elite_years": 0.05,
+            "seniority": 0.4,
+        }
+    )
+    assert np.asarray(block.context["friends"])[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("elite", "years"),
+    [
+        ("", 0),
+        ("None", 0),
+        ("2019,20,20,2021", 3),  # 2020, as Yelp's files of 2021 and later write it
+        ("20,20", 1),
+        ("2019, 2020, 2021", 3),
+        ([2011, 2012], 2),  # as in the first releases
+        (None, 0),
+    ],
+)
+def test_years_as_elite_are_counted_in_each_releases_form(elite: object, years: int) -> None:
+    row = {"yelping_since": "2010-01-02", "friends": [], "elite": elite}
+    assert datasets._user(row, "user.json:1") == (0, years / 20, 2010)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"user_id": "u0"', r"review.json:6: not JSON"),
+        ("[1]", r"review.json:6: expected an object"),
+        (
+            '{"user_id": "u0", "business_id": "b9", "date": "2018-01-01"}',
+            r"b9 is not in .*business",
+        ),
+        ('{"user_id": "u0", "business_id": "b1", "date": "soon"}', r":6: date: expected a date"),
+        (
+            '{"user_id": 7, "business_id": "b1", "date": "2018-01-01"}',
+            r":6: user_id: expected text",
+        ),
+    ],
+)
+def test_a_broken_review_is_reported_with_its_line(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    source = yelp(tmp_path / "in", "", line)
+    with pytest.raises(DataError, match=complaint):
+        prepare_yelp(tmp_path / "out", source)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    source = yelp(tmp_path / "in")
+    (source / "yelp_academic_dataset_user.json").unlink()
+    with pytest.raises(DataError, match=r"neither yelp_academic_dataset_user\.json nor user\.json"):
+        prepare_yelp(tmp_path / "out", source)
