@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from benchmarks import results
 from benchmarks.verbs import FRAPPE_FOLDER, hpcncf
@@ -16,8 +16,14 @@ from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.configurations import completed_runs
 from hpcncf_analysis.formatting import format_interval, format_number, format_percent
-from hpcncf_analysis.predict.predict import asked_points, predict
-from hpcncf_analysis.predict.step_time import Measured, Prediction, Ran, Refusal, measured_points
+from hpcncf_analysis.predict import (
+    Measured,
+    Prediction,
+    Refusal,
+    asked_points,
+    measured_points,
+    predict,
+)
 
 HERE: Final = Path(__file__).parent
 LARGER: Final = FRAPPE_FOLDER.parent / "larger-tables"
@@ -33,9 +39,13 @@ def runs_of(job: str, folder: Path) -> list[Mapping[str, Any]]:
     return completed_runs(collect(ResultPaths(results)).runs)
 
 
-def row(answer: Prediction | Ran | Refusal, truth: Measured) -> list[str]:
+def was_predicted(answer: Prediction | Refusal) -> TypeGuard[Prediction]:
+    return isinstance(answer, Prediction) and not answer.runs
+
+
+def row(answer: Prediction | Refusal, truth: Measured) -> list[str]:
     cells = [answer.label, format_number(truth.seconds_per_epoch)]
-    if isinstance(answer, Prediction):
+    if was_predicted(answer):
         error = answer.seconds_per_epoch / truth.seconds_per_epoch - 1
         ends = format_interval(answer.low, answer.high, format_number) or "none"
         cells += [format_number(answer.seconds_per_epoch), f"{error:+.0%}", ends]
@@ -62,7 +72,7 @@ def main() -> int:
     answers = predict(seen, unseen)
     keys = [point.key for point in asked_points(seen, unseen)]
     pairs = [(answer, truths[key]) for answer, key in zip(answers, keys, strict=True)]
-    made = [(answer, truth) for answer, truth in pairs if isinstance(answer, Prediction)]
+    made = [(answer, truth) for answer, truth in pairs if was_predicted(answer)]
     if not made:
         return 1
     errors = [abs(a.seconds_per_epoch / truth.seconds_per_epoch - 1) for a, truth in made]

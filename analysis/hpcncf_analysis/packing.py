@@ -1,9 +1,13 @@
-"""Throughput of runs side by side on one node or GPU, by their number."""
+"""Throughput of runs side by side on one node or GPU, by their number.
+
+A pack counts where all of its runs are complete, of the same settings, and as many as were asked
+for: one that was short, or mixed, is the speed of no setting. A run alone is a pack, too.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean, median
@@ -26,13 +30,12 @@ from hpcncf_analysis.formatting import (
     format_ratio,
 )
 
-# A pack counts where all of its runs are complete, of the same settings, and as many as were
-# asked
-# for: one that was short, or mixed, is the speed of no setting.
-
 Row = Mapping[str, Any]
+Pack = Sequence[Row]
 Settings = tuple[str, ...]
 
+# Of the page's section.
+TITLE: Final = "Runs side by side"
 # The settings of sharing, and those in which equal runs may differ.
 PACKING: Final = ("runs_per_node", "runs_per_gpu", "mps")
 FREE: Final = ("mem_gb", "timeout_min", "runs_per_task", "requeues", "seed", "lr")
@@ -45,6 +48,21 @@ SETTINGS: Final = [
 WIDTH: Final = ("cpus_per_task", "threads")
 # A total this near to the greatest is as good, and fewer runs take less memory.
 NEAR: Final = 0.05
+# With less, part of the time the pack was smaller than it is called.
+TOGETHER: Final = 0.8
+COLUMNS: Final = [
+    "configuration",
+    "runs side by side",
+    "all: instances/s",
+    "all: range",
+    "all: against one",
+    "each: instances/s",
+    "each: of its speed alone",
+    "one run on as many cores",
+    "MiB, all runs",
+    "MiB of the GPU",
+    "packs",
+]
 
 
 @dataclass(frozen=True)
@@ -79,8 +97,11 @@ class Curve:
     label: str
     on_gpu: bool
     """Whether they share a GPU; else a node's cores."""
-    mps: bool
     sizes: Sequence[Size]
+
+    @property
+    def alone(self) -> Size | None:
+        return self.sizes[0] if self.sizes[0].runs == 1 else None
 
     @property
     def best(self) -> Size:
@@ -101,105 +122,84 @@ class Curve:
 def curves(rows: Iterable[Row]) -> list[Curve]:
     """One for each setting that was packed, of the completed runs with a speed."""
     known = [row for row in rows if row.get("instances_per_s")]
-    packs: dict[Settings, dict[bool, list[list[Row]]]] = defaultdict(lambda: defaultdict(list))
-    for pack in _packs(known):
+    packs: dict[Settings, dict[bool, list[Pack]]] = defaultdict(lambda: defaultdict(list))
+    for pack in _whole_packs(known):
         packs[_settings(pack[0])][bool(pack[0].get("pack_mps"))].append(pack)
-    varying = _sentences([found[0][0] for each in packs.values() for found in each.values()])
-    wide = _by_cores(known)
-    return [
-        curve
-        for each in packs.values()
-        for mps in sorted(each)
-        if (curve := _curve(each[mps] + (_alone(each[False]) if mps else []), mps, varying, wide))
-    ]
+    firsts = [found[0][0] for each in packs.values() for found in each.values()]
+    varying = varying_settings(firsts) if firsts else []
+    varying = [name for name in varying if name not in (*PACKING, *FREE)]
+    wide = _speeds_by_cores(known)
+    found = []
+    for each in packs.values():
+        for mps in sorted(each):
+            # A run alone needs no MPS: the curve with MPS begins with it, too.
+            of_curve = each[mps] + [pack for pack in each[False] if mps and len(pack) == 1]
+            by_size: dict[int, list[Pack]] = defaultdict(list)
+            for pack in of_curve:
+                by_size[_runs_sharing(pack[0])].append(pack)
+            if max(by_size) > 1:
+                first = of_curve[0][0]
+                words = [format_shape(first), *format_threads(first)]
+                words += [*label_settings(first, varying).values(), *["MPS"] * mps]
+                sizes = [_size(runs, by_size[runs], wide) for runs in sorted(by_size)]
+                found.append(Curve(" · ".join(words), bool(first["gpus_per_node"]), sizes))
+    return found
 
 
 def left_out(rows: Sequence[Row]) -> int:
     """Packed runs whose pack counts for no curve."""
     known = [row for row in rows if row.get("instances_per_s")]
-    counted = {id(row) for pack in _packs(known) for row in pack}
-    return sum(runs_asked_for(row) > 1 and id(row) not in counted for row in rows)
+    counted = {id(row) for pack in _whole_packs(known) for row in pack}
+    return sum(_runs_asked_for(row) > 1 and id(row) not in counted for row in rows)
 
 
-def runs_asked_for(row: Row) -> int:
+def _runs_asked_for(row: Row) -> int:
     return max(row.get("runs_per_node") or 1, row.get("runs_per_gpu") or 1)
 
 
-def _settings(row: Row, without: Collection[str] = ()) -> Settings:
+def _runs_sharing(row: Row) -> int:
+    """Runs that share a GPU; without one, a node."""
+    return int(row["runs_per_gpu"]) if row["gpus_per_node"] else _runs_asked_for(row)
+
+
+def _settings(row: Row, without: Sequence[str] = ()) -> Settings:
     return tuple(repr(row.get(name)) for name in SETTINGS if name not in without)
 
 
-def _by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
-    """The median speed of single ranks alone, by their settings and cores."""
-    speeds: dict[tuple[Settings, int], list[float]] = defaultdict(list)
-    for row in rows:
-        if runs_asked_for(row) == 1 and row["world_size"] == 1:
-            cores = int(row["cpus_per_task"])
-            speeds[_settings(row, WIDTH), cores].append(row["instances_per_s"])
-    return {key: median(found) for key, found in speeds.items()}
-
-
-def _packs(rows: Sequence[Row]) -> list[list[Row]]:
-    """Those that are whole and alike; a run alone is a pack, too."""
+def _whole_packs(rows: Sequence[Row]) -> list[Pack]:
     together: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         together[row.get("pack") or row["run_id"]].append(row)
     return [
         pack
         for pack in together.values()
-        if len(pack) == pack[0].get("pack_runs", 1) == runs_asked_for(pack[0])
+        if len(pack) == pack[0].get("pack_runs", 1) == _runs_asked_for(pack[0])
         and len({_settings(row) for row in pack}) == 1
     ]
 
 
-def _alone(packs: Sequence[list[Row]]) -> list[list[Row]]:
-    return [pack for pack in packs if len(pack) == 1]
+def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
+    """The median speed of single ranks alone, by their settings and cores."""
+    speeds: dict[tuple[Settings, int], list[float]] = defaultdict(list)
+    for row in rows:
+        if _runs_asked_for(row) == 1 and row["world_size"] == 1:
+            cores = int(row["cpus_per_task"])
+            speeds[_settings(row, WIDTH), cores].append(row["instances_per_s"])
+    return {key: median(found) for key, found in speeds.items()}
 
 
-def _sentences(firsts: Sequence[Row]) -> list[str]:
-    unsaid = (*PACKING, *FREE)
-    return [name for name in varying_settings(firsts) if name not in unsaid] if firsts else []
-
-
-def _curve(
-    packs: Sequence[list[Row]],
-    mps: bool,
-    varying: Sequence[str],
-    wide: Mapping[tuple[Settings, int], float],
-) -> Curve | None:
-    """None where nothing shared anything."""
-    by_size: dict[int, list[list[Row]]] = defaultdict(list)
-    for pack in packs:
-        by_size[_sharing(pack[0])].append(pack)
-    if max(by_size) == 1:
-        return None
-    first = packs[0][0]
-    words = [format_shape(first), *format_threads(first), *label_settings(first, varying).values()]
-    sizes = [_size(runs, by_size[runs], wide) for runs in sorted(by_size)]
-    return Curve(" · ".join(words), bool(first["gpus_per_node"]), mps, sizes)
-
-
-def _sharing(row: Row) -> int:
-    """Runs that share a GPU; without one, a node."""
-    return int(row["runs_per_gpu"]) if row["gpus_per_node"] else runs_asked_for(row)
-
-
-def _size(
-    runs: int, packs: Sequence[list[Row]], wide: Mapping[tuple[Settings, int], float]
-) -> Size:
+def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], float]) -> Size:
     """Of packs over several GPUs, one GPU's share."""
     first = packs[0][0]
-    cores = runs * int(first["cpus_per_task"]) if runs > 1 and not first["gpus_per_node"] else 0
-    shares = [runs / len(pack) for pack in packs]
-    totals = [
-        share * sum(row["instances_per_s"] for row in pack)
-        for share, pack in zip(shares, packs, strict=True)
-    ]
-    memory = [
-        share * sum(row["memory_peak_mib"] for row in pack)
-        for share, pack in zip(shares, packs, strict=True)
-        if all(row.get("memory_peak_mib") is not None for row in pack)
-    ]
+    cores = runs * int(first["cpus_per_task"])
+    comparable = runs > 1 and not first["gpus_per_node"]
+
+    def sums(name: str) -> list[float]:
+        """Of each pack that has the figure for all of its runs."""
+        whole = [pack for pack in packs if all(row.get(name) is not None for row in pack)]
+        return [runs / len(pack) * sum(row[name] for row in pack) for pack in whole]
+
+    totals, memory = sums("instances_per_s"), sums("memory_peak_mib")
     on_gpu = [row.get("gpu_memory_peak_mib") for pack in packs for row in pack]
     return Size(
         runs=runs,
@@ -209,14 +209,13 @@ def _size(
         packs=len(packs),
         memory_mib=median(memory) if memory else None,
         gpu_memory_mib=max((mib for mib in on_gpu if mib is not None), default=None),
-        overlap=min(map(overlap, packs)),
-        fills_node=runs * int(first["cpus_per_task"]) * int(first["tasks_per_node"])
-        >= (first.get("cores_on_node") or inf),
-        instead=wide.get((_settings(first, WIDTH), cores)),
+        overlap=min(map(_overlap, packs)),
+        fills_node=cores * int(first["tasks_per_node"]) >= (first.get("cores_on_node") or inf),
+        instead=wide.get((_settings(first, WIDTH), cores)) if comparable else None,
     )
 
 
-def overlap(pack: Sequence[Row]) -> float:
+def _overlap(pack: Pack) -> float:
     """The time in which all were at work, over their mean time; 1 for a run alone."""
     began = [row.get("worked_from") or 0.0 for row in pack]
     ended = [row.get("worked_to") or 0.0 for row in pack]
@@ -225,42 +224,18 @@ def overlap(pack: Sequence[Row]) -> float:
     return max(common, 0.0) / spent if len(pack) > 1 and spent > 0 else 1.0
 
 
-# With less, part of the time the pack was smaller than it is called.
-TOGETHER: Final = 0.8
-# Of the page's section.
-TITLE: Final = "Runs side by side"
-COLUMNS: Final = [
-    "configuration",
-    "runs side by side",
-    "all: instances/s",
-    "all: range",
-    "all: against one",
-    "each: instances/s",
-    "each: of its speed alone",
-    "one run on as many cores",
-    "MiB, all runs",
-    "MiB of the GPU",
-    "packs",
-]
-
-
 def table(curves: Sequence[Curve]) -> Table:
-    rows = [_row(curve, size) for curve in curves for size in curve.sizes]
+    rows = [_cells(curve, size) for curve in curves for size in curve.sizes]
     return Table(COLUMNS, rows).without_empty_columns
 
 
-def named(curve: Curve) -> str:
-    return curve.label + (" · MPS" if curve.mps else "")
-
-
-def _row(curve: Curve, size: Size) -> list[str]:
-    one = _single_run(curve)
-    several = size.packs > 1
+def _cells(curve: Curve, size: Size) -> list[str]:
+    one = curve.alone
     return [
-        named(curve),
+        curve.label,
         str(size.runs),
         format_number(size.total),
-        format_interval(size.low, size.high, format_number) if several else "",
+        format_interval(size.low, size.high, format_number) if size.packs > 1 else "",
         format_ratio(size.total / one.total) if one else NONE,
         format_number(size.each),
         format_percent(size.each / one.total) if one else NONE,
@@ -271,18 +246,14 @@ def _row(curve: Curve, size: Size) -> list[str]:
     ]
 
 
-def _single_run(curve: Curve) -> Size | None:
-    return next((size for size in curve.sizes if size.runs == 1), None)
-
-
 def sentences(curve: Curve) -> Iterator[str]:
     """What is recommended, where the total falls, and what makes it worth less."""
-    where = f"{named(curve)}: "
     if len(curve.sizes) == 1:
         runs = curve.sizes[0].runs
-        yield f"{where}only {runs} side by side were measured: others are needed to compare with."
+        text = f"only {runs} side by side were measured: others are needed to compare with."
     else:
-        yield where + _advice(curve)
+        text = _recommendation(curve)
+    yield f"{curve.label}: {text}"
     apart = min(curve.sizes, key=lambda size: size.overlap)
     if apart.overlap < TOGETHER:
         yield (
@@ -292,32 +263,25 @@ def sentences(curve: Curve) -> Iterator[str]:
         )
 
 
-def _advice(curve: Curve) -> str:
-    best, one = curve.recommended, _single_run(curve)
+def _recommendation(curve: Curve) -> str:
+    best, one, falls, largest = curve.recommended, curve.alone, curve.falls_at, curve.sizes[-1]
     shared = "a GPU" if curve.on_gpu else "a node"
     if best.runs == 1:
-        return f"one run on {shared} is best; {_loss(curve)}"
+        change = format_ratio(largest.total / best.total)
+        more = f"{pluralize(largest.runs, 'run')} bring {change} as much together."
+        return f"one run on {shared} is best; {more}"
     text = f"{best.runs} runs on {shared}: {format_number(best.total)} instances/s together"
     if one:
         text += f", {format_ratio(best.total / one.total)} those of one"
         text += f", each at {format_percent(best.each / one.total)} of its speed alone"
     if best.instead:
         text += f"; one run on as many cores makes {format_number(best.instead)}"
-    return f"{text}; {_beyond(curve)}"
-
-
-def _loss(curve: Curve) -> str:
-    most = curve.sizes[-1]
-    change = most.total / curve.sizes[0].total
-    return f"{pluralize(most.runs, 'run')} bring {format_ratio(change)} as much together."
-
-
-def _beyond(curve: Curve) -> str:
-    falls, largest = curve.falls_at, curve.sizes[-1]
     if falls:
-        return f"with {falls.runs} the total falls to {format_number(falls.total)}."
-    if curve.recommended is largest:
-        if largest.fills_node:
-            return "they fill the node's cores."
-        return "the total was still growing, so more may be better."
-    return "more bring nothing."
+        end = f"with {falls.runs} the total falls to {format_number(falls.total)}."
+    elif best is not largest:
+        end = "more bring nothing."
+    elif largest.fills_node:
+        end = "they fill the node's cores."
+    else:
+        end = "the total was still growing, so more may be better."
+    return f"{text}; {end}"

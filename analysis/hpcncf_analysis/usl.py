@@ -13,6 +13,21 @@ import numpy.typing as npt
 
 from hpcncf.errors import HpcncfError
 
+Floats = npt.NDArray[np.float64]
+Name = Literal["amdahl", "usl"]
+
+# Sums of squares that differ by less are equal but for rounding.
+ROUNDING: Final = 1e-9
+# Two parameters and a rate are no law of fewer sizes: the curve would go through every point.
+FEWEST_SIZES: Final = 4
+# How far beyond what was measured a law is used, up and down.
+REACH: Final = 4
+# A law further than this from a size's median speed does not describe the measurements.
+MISFIT: Final = 0.25
+CONFIDENCE: Final = 0.95
+RESAMPLES: Final = 2000
+SEED: Final = 20260105
+
 
 def range_confidence(repeats: int) -> float | None:
     """That the range of so many repeats holds the median of endless ones; None of one repeat.
@@ -21,12 +36,6 @@ def range_confidence(repeats: int) -> float | None:
     on the same side of it (Conover, Practical Nonparametric Statistics, 1999).
     """
     return None if repeats < 2 else 1 - 0.5 ** (repeats - 1)
-
-
-Floats = npt.NDArray[np.float64]
-
-# Sums of squares that differ by less are equal but for rounding.
-ROUNDING: Final = 1e-9
 
 
 def fit_non_negative(design: Floats, targets: Floats) -> Floats:
@@ -47,27 +56,9 @@ def fit_non_negative(design: Floats, targets: Floats) -> Floats:
     return found
 
 
-# X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)):
-# Gunther, Guerrilla Capacity Planning, 2007.
-# With kappa = 0 it is Amdahl's law, 1967: S(N) = 1 / (s + (1 - s) / N), and sigma is his serial
-# share s.
-
-Name = Literal["amdahl", "usl"]
-
-# Two parameters and a rate are no law of fewer sizes: the curve would go through every point.
-FEWEST_SIZES: Final = 4
-# How far beyond what was measured a law is used, up and down.
-REACH: Final = 4
-# A law further than this from a size's median speed does not describe the measurements.
-MISFIT: Final = 0.25
-CONFIDENCE: Final = 0.95
-RESAMPLES: Final = 2000
-SEED: Final = 20260105
-
-
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no figure: a sentence's end, without capital and full stop."""
+    """Why there is no law: a sentence's end, without capital and full stop."""
 
     reason: str
 
@@ -87,9 +78,24 @@ class OutOfReach(HpcncfError):
     """A size too far from those measured for the law to be used."""
 
 
+# With kappa = 0 the USL (Gunther, Guerrilla Capacity Planning, 2007) is Amdahl's law (1967),
+# S(N) = 1 / (s + (1 - s) / N), and sigma is his serial share s.
+
+
+def relative_speed(size: float, sigma: float, kappa: float) -> float:
+    """X(N) / lambda."""
+    return size / (1 + sigma * (size - 1) + kappa * size * (size - 1))
+
+
+def peak_size(sigma: float, kappa: float) -> float:
+    """N*, at least 1; infinite without crosstalk."""
+    return max(sqrt((1 - sigma) / kappa), 1.0) if kappa > 0 else inf
+
+
 @dataclass(frozen=True)
 class Law:
-    """A law fitted to median speeds. Sizes are cores or ranks, speeds instances per second."""
+    """X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)), fitted to median speeds. Sizes are
+    cores or ranks, speeds instances per second."""
 
     name: Name
     rate_of_one: float
@@ -107,7 +113,6 @@ class Law:
 
     @property
     def smallest(self) -> float:
-        """Below this size the law is not used."""
         return self.sizes[0] / REACH
 
     @property
@@ -117,7 +122,11 @@ class Law:
 
     def rate(self, size: float) -> float:
         """Speed at a size. Raises OutOfReach where the measurements do not support it."""
-        self._check(size)
+        if not self.smallest <= size <= self.largest:
+            raise OutOfReach(
+                f"the law was fitted to sizes {self.sizes[0]:g} to {self.sizes[-1]:g} and is used "
+                f"from {self.smallest:g} to {self.largest:g}: came {size:g}"
+            )
         return self.rate_of_one * relative_speed(size, self.sigma, self.kappa)
 
     def interval(self, size: float) -> tuple[float, float] | None:
@@ -125,9 +134,9 @@ class Law:
 
         None where no size was repeated. Raises OutOfReach as `rate`.
         """
-        rate = self.rate(size)
         return _central_interval(
-            rate, [one * relative_speed(size, sigma, kappa) for one, sigma, kappa in self.resamples]
+            self.rate(size),
+            [rate * relative_speed(size, sigma, kappa) for rate, sigma, kappa in self.resamples],
         )
 
     def sigma_interval(self) -> tuple[float, float] | None:
@@ -146,22 +155,15 @@ class Law:
         ends = _central_interval(size, [one if one <= self.largest else inf for one in peaks])
         return Knee(size, *(ends or (None, None)))
 
-    def _check(self, size: float) -> None:
-        if not self.smallest <= size <= self.largest:
-            raise OutOfReach(
-                f"the law was fitted to sizes {self.sizes[0]:g} to {self.sizes[-1]:g} and is used "
-                f"from {self.smallest:g} to {self.largest:g}: came {size:g}"
-            )
 
-
-def relative_speed(size: float, sigma: float, kappa: float) -> float:
-    """X(N) / lambda."""
-    return size / (1 + sigma * (size - 1) + kappa * size * (size - 1))
-
-
-def peak_size(sigma: float, kappa: float) -> float:
-    """N*, at least 1; infinite without crosstalk."""
-    return max(sqrt((1 - sigma) / kappa), 1.0) if kappa > 0 else inf
+def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:
+    """The resamples' middle 95 %, and the value itself where it lies outside."""
+    if not resampled:
+        return None
+    tail = (1 - CONFIDENCE) / 2
+    # Of the values themselves: between one and infinity nothing can be interpolated.
+    low, high = np.quantile(resampled, [tail, 1 - tail], method="nearest").tolist()
+    return min(low, value), max(high, value)
 
 
 def fit_law(
@@ -169,15 +171,17 @@ def fit_law(
 ) -> Law | Refusal:
     """The law nearest to each size's median speed, by least squares of the relative errors.
 
-    `speeds`: of each size its repeats. N / X(N) is linear in coefficients that may not be negative
-    (`fit_non_negative`). Its intervals come from a bootstrap over the repeats
+    `speeds`: of each size its repeats. Intervals come from a bootstrap over the repeats
     (Efron, Tibshirani 1993): each size's repeats are drawn anew from all repeats' deviations.
     """
+    assert len(set(sizes)) == len(sizes), "each size once, with all its repeats"
+    if len(sizes) < FEWEST_SIZES:
+        measured = ", ".join(f"{size:g}" for size in sorted(sizes)) or "none"
+        return Refusal(f"a law needs {FEWEST_SIZES} sizes or more; measured: {measured}")
+    if not all(repeats and min(repeats) > 0 for repeats in speeds):
+        return Refusal("a size has no speed above 0")
     order = sorted(range(len(sizes)), key=lambda at: sizes[at])
     sizes, speeds = [sizes[at] for at in order], [speeds[at] for at in order]
-    reason = _reason_not_to_fit(sizes, speeds)
-    if reason:
-        return Refusal(reason)
     # N / X(N) = s + b N + c N (N - 1) with 1 / (s + b) = lambda, b / (s + b) = sigma at most 1 and
     # c / (s + b) = kappa, all at least 0.
     n = np.array(sizes, float)
@@ -200,6 +204,23 @@ def fit_law(
     return Law(name, rate, sigma, kappa, tuple(sizes), misfit, tuple(resamples))
 
 
+def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
+    """[resample, size] the logarithm of a resample's median over the size's; none: no repeats.
+
+    A few repeats of one size show little of their spread: relative deviations are pooled over the
+    sizes, each as much larger as a mean of k values hides, sqrt(k / (k - 1)).
+    """
+    logs = [np.log(np.array(repeats, float)) for repeats in speeds if len(repeats) > 1]
+    if not logs:
+        return np.empty((0, len(speeds)))
+    pooled = np.concatenate([(x - x.mean()) * sqrt(len(x) / (len(x) - 1)) for x in logs])
+    random = np.random.default_rng(SEED)
+    columns = [
+        np.median(random.choice(pooled, (RESAMPLES, len(repeats))), axis=1) for repeats in speeds
+    ]
+    return np.stack(columns, axis=1)
+
+
 def fit_simplest_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
     """USL where its crosstalk is settled above 0, else Amdahl's law, which needs one less."""
     usl = fit_law(sizes, speeds, "usl")
@@ -210,49 +231,3 @@ def fit_simplest_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) 
         return usl
     amdahl = fit_law(sizes, speeds, "amdahl")
     return usl if isinstance(amdahl, Refusal) else amdahl
-
-
-def _reason_not_to_fit(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> str:
-    assert len(sizes) == len(speeds)
-    assert len(set(sizes)) == len(sizes), "each size once, with all its repeats"
-    if len(sizes) < FEWEST_SIZES:
-        measured = ", ".join(f"{size:g}" for size in sizes) or "none"
-        return f"a law needs {FEWEST_SIZES} sizes or more; measured: {measured}"
-    if not all(repeats and min(repeats) > 0 for repeats in speeds):
-        return "a size has no speed above 0"
-    return ""
-
-
-def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
-    """[resample, size] the logarithm of a resample's median over the size's; none: no repeats.
-
-    A few repeats of one size show little of their spread: relative deviations are pooled over the
-    sizes, each as much larger as a mean of k values hides, sqrt(k / (k - 1)).
-    """
-    pooled = np.concatenate([_deviations(repeats) for repeats in speeds])
-    if not len(pooled):
-        return np.empty((0, len(speeds)))
-    random = np.random.default_rng(SEED)
-    columns = [
-        np.median(random.choice(pooled, (RESAMPLES, len(repeats))), axis=1) for repeats in speeds
-    ]
-    return np.stack(columns, axis=1)
-
-
-def _deviations(repeats: Sequence[float]) -> Floats:
-    logarithms = np.log(np.array(repeats, float))
-    if len(logarithms) < 2:
-        return np.empty(0)
-    hidden = sqrt(len(logarithms) / (len(logarithms) - 1))
-    deviations: Floats = (logarithms - logarithms.mean()) * hidden
-    return deviations
-
-
-def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:
-    """The resamples' middle 95 %, and the value itself where it lies outside."""
-    if not resampled:
-        return None
-    tail = (1 - CONFIDENCE) / 2
-    # Of the values themselves: between one and infinity nothing can be interpolated.
-    low, high = np.quantile(resampled, [tail, 1 - tail], method="nearest").tolist()
-    return min(low, value), max(high, value)

@@ -6,7 +6,6 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,26 +41,19 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.errors import UsageError
     from hpcncf.job import load
     from hpcncf.paths import ResultPaths
+    from hpcncf_analysis.scaling import MODELS, distinct
 
     job = load.load_job(args.job, args.settings)
     plan = load.build_plan(job, args.job, args.settings)
     if job.workload != "ncf":
         raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
-    found = collect.collect(ResultPaths(args.results or Path("results") / job.name))
-    _warn(found.runs)
-    if args.held_out:
-        return _print_held_out(args, found.runs)
-    return _predict(args, found.runs, _settings(plan))
-
-
-def _warn(runs: Sequence[Mapping[str, Any]]) -> None:
-    from hpcncf_analysis.scaling import MODELS, distinct
-
+    runs = collect.collect(ResultPaths(args.results or Path("results") / job.name)).runs
     for column, called in MODELS.items():
         models = distinct(runs, column)
         if len(models) > 1:
             names = "; ".join(models)
             print(f"hpcncf: different {called} ({names}), which no law knows", file=sys.stderr)
+    return _print_held_out(args, runs) if args.held_out else _predict(args, runs, _settings(plan))
 
 
 def _settings(plan: Plan) -> list[dict[str, Any]]:
@@ -90,14 +82,16 @@ def _settings(plan: Plan) -> list[dict[str, Any]]:
 def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
     from dataclasses import asdict
 
-    from hpcncf_analysis.predict import predict
-    from hpcncf_analysis.predict.predict import describe
-    from hpcncf_analysis.predict.step_time import Ran, Refusal
+    from hpcncf_analysis.predict import Prediction, Refusal, describe, predict
 
-    answers = predict.predict(runs, asked)
+    answers = predict(runs, asked)
     if args.json:
         plain = [
-            asdict(each) | {"refused": isinstance(each, Refusal), "measured": isinstance(each, Ran)}
+            asdict(each)
+            | {
+                "refused": isinstance(each, Refusal),
+                "measured": isinstance(each, Prediction) and each.runs > 0,
+            }
             for each in answers
         ]
         print(json.dumps({"predictions": plain}, indent=2))
@@ -110,8 +104,7 @@ def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, An
 
 def _print_held_out(args: argparse.Namespace, runs: list[Any]) -> int:
     from hpcncf_analysis.configurations import completed_runs
-    from hpcncf_analysis.predict.predict import describe_errors, predict_held_out
-    from hpcncf_analysis.predict.step_time import measured_points
+    from hpcncf_analysis.predict import describe_errors, measured_points, predict_held_out
 
     predicted, refused = predict_held_out(measured_points(completed_runs(runs)))
     if args.json:

@@ -11,7 +11,7 @@ from test_scaling import row
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import group_configurations
-from hpcncf_analysis.packing import TITLE, curves, left_out, named, sentences
+from hpcncf_analysis.packing import TITLE, curves, left_out, sentences
 from hpcncf_analysis.report.section import BulletList, FigureRow, TableBlock
 from hpcncf_analysis.report.sections.side_by_side import packing_figure, packing_parts
 
@@ -104,7 +104,7 @@ def test_on_gpus_a_curve_is_of_one_gpu_and_mps_is_beside_it_from_the_same_run_al
     plain, mps = curves([*alone, *shared, *served])
     assert [(size.runs, size.total) for size in plain.sizes] == [(1, 100), (2, 80)]
     assert [(size.runs, size.total) for size in mps.sizes] == [(1, 100), (2, 160)]
-    assert named(mps).endswith(" · MPS")
+    assert mps.label.endswith(" · MPS")
     assert "2 runs on a GPU" in next(sentences(mps))
 
 

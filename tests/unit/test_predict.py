@@ -13,21 +13,24 @@ from hypothesis import strategies as st
 from make_results import complete, demo
 
 from hpcncf import cli
-from hpcncf.collect import collect
-from hpcncf_analysis.predict import predict
-from hpcncf_analysis.predict.predict import HeldOut, describe, interval, predict_held_out
-from hpcncf_analysis.predict.step_time import (
+from hpcncf.collect.collect import collect
+from hpcncf.paths import ResultPaths
+from hpcncf_analysis.predict import (
+    HeldOut,
     Measured,
     Point,
     Prediction,
-    Ran,
     Refusal,
     Step,
-    batch,
+    describe,
+    find_refusal,
     fit_terms,
+    interval,
     measured_points,
-    refusal,
-    step,
+    predict,
+    predict_held_out,
+    predict_step,
+    prediction_of_measured,
 )
 from hpcncf_analysis.usl import fit_non_negative
 
@@ -67,7 +70,6 @@ def made(asked: Point, noise: float = 1.0) -> Measured:
         seconds_per_epoch=1.1 * steps * step,
         low=1.1 * steps * step,
         high=1.1 * steps * step,
-        parameters=250_000,
         runs=1,
     )
 
@@ -90,39 +92,45 @@ def test_non_negative_least_squares_beats_every_neighbour(rows: list[list[int]])
             assert error <= np.linalg.norm(matrix @ other - wanted) + 1e-9
 
 
-def test_a_negative_slope_is_fitted_as_a_mean() -> None:
-    """By hand: of 3, 2, 1 at 0, 1, 2 no rising line is nearer than the flat one at 2."""
-    fit, _ = fit_terms("", [[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 1, 1])
-    assert fit.coefficients == pytest.approx([2, 0])
-
-
-def test_a_fit_knows_only_what_its_points_span() -> None:
-    fit, _ = fit_terms("", [[1, 1, 0], [1, 2, 0]], [1, 2], [1, 1])
-    assert fit.knows([1, 5, 0])
-    assert not fit.knows([1, 5, 1])
+@pytest.mark.parametrize(
+    ("features", "costs", "wanted", "value"),
+    [
+        ([[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 9], 2),  # no rising line is nearer than the mean
+        ([[1, 1, 0], [1, 2, 0]], [1, 2], [1, 5, 0], 5),
+        ([[1, 1, 0], [1, 2, 0]], [1, 2], [1, 5, 1], None),  # nothing is known of the third term
+    ],
+)
+def test_a_fit_is_not_negative_and_knows_only_what_its_points_span(
+    features: list[list[float]], costs: list[float], wanted: list[float], value: float | None
+) -> None:
+    found = fit_terms(features, costs, [1] * len(costs), wanted)
+    assert (found and found[1]) == (None if value is None else pytest.approx(value))
 
 
 def test_batches_between_two_are_on_the_line_through_them() -> None:
     """By hand: 1 ms + 512 x 2 µs of compute and 512 x 1 µs of input."""
-    said = step(point(1, 1, 512), runs_of((1, 1, 256), (1, 1, 1024)))
-    assert isinstance(said, Step)
-    assert said.phases == pytest.approx({"compute": 2.024e-3, "input": 0.512e-3})
+    found = predict_step(point(1, 1, 512), runs_of((1, 1, 256), (1, 1, 1024)))
+    assert isinstance(found, Step)
+    assert found.phases == pytest.approx({"compute": 2.024e-3, "input": 0.512e-3})
 
 
-def test_threads_that_ran_with_another_batch_are_reported() -> None:
-    sizes = [(threads, 1, batch) for threads in (1, 2, 4) for batch in (256, 1024)]
-    known = runs_of(*(size for size in sizes if size != (4, 1, 1024)))
-    said = step(point(4, 1, 1024), known)
-    assert isinstance(said, Step)
-    assert said.seconds == pytest.approx(made(point(4, 1, 1024)).step_s, rel=0.02)
+THREADS = [(threads, 1, batch) for threads in (1, 2, 4) for batch in (256, 1024)]
 
 
-def test_more_ranks_than_ran_are_reported_from_four_numbers_of_them() -> None:
-    """The batch follows the ranks, so that latency and bandwidth are all that changes."""
-    known = runs_of(*((1, ranks, 256 * ranks) for ranks in (1, 2, 3, 4, 6)))
-    said = step(point(1, 8, 2048), known)
-    assert isinstance(said, Step)
-    assert said.sync.value == pytest.approx(14 * (1e-4 + 1.25e-4))
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [
+        ((4, 1, 1024), THREADS[:-1]),  # threads that ran with another batch
+        ((1, 8, 2048), [(1, ranks, 256 * ranks) for ranks in (1, 2, 3, 4, 6)]),  # four more ranks
+    ],
+)
+def test_a_step_is_predicted_from_its_parts(
+    asked: tuple[int, int, int], sizes: list[tuple[int, int, int]]
+) -> None:
+    found, truth = predict_step(point(*asked), runs_of(*sizes)), made(point(*asked))
+    assert isinstance(found, Step)
+    assert found.seconds == pytest.approx(truth.step_s, rel=0.02)
+    assert found.phases.get("sync", 0.0) == pytest.approx(truth.sync_s)
 
 
 @pytest.mark.parametrize(
@@ -138,17 +146,17 @@ def test_more_ranks_than_ran_are_reported_from_four_numbers_of_them() -> None:
 )
 def test_what_the_runs_do_not_support_is_refused(asked: Point, reason: str) -> None:
     known = [made(point(1)), made(point(2))]
-    said = step(asked, known)
-    assert isinstance(said, Refusal)
-    assert reason in said.reason
+    found = predict_step(asked, known)
+    assert isinstance(found, Refusal)
+    assert reason in found.reason
 
 
 def test_ranks_that_never_exchanged_anything_are_refused() -> None:
     one_rank_a_node = [made(point(1, 1, 256)), made(point(1, 1, 512))]
     asked = replace(point(1, 2, 512), ranks_per_node=1)
-    said = step(asked, one_rank_a_node)
-    assert isinstance(said, Refusal)
-    assert "no run of several ranks with engine reference" in said.reason
+    found = predict_step(asked, one_rank_a_node)
+    assert isinstance(found, Refusal)
+    assert "no run of several ranks with engine reference" in found.reason
 
 
 def test_numbers_that_always_changed_together_give_no_interval() -> None:
@@ -196,68 +204,55 @@ def test_of_many_bounds_the_outermost_at_each_end_is_left_out(number: int, wides
 
 
 @pytest.mark.parametrize(
-    ("changes", "settings"),
+    ("part", "asked", "settings"),
     [
-        ({}, ("training.global_batch_size=1024",)),
-        ({"batch_per_rank": 256}, ("training.batch_size_per_rank=256",)),
-        ({"batch_per_rank": 128}, ("training.batch_size_per_rank=128",)),  # accumulate: 2
-    ],
-)
-def test_the_batch_to_run_is_spelled_as_its_job_file_does(
-    changes: dict[str, Any], settings: tuple[str, ...]
-) -> None:
-    asked = replace(point(1, 4, 1024), **changes)
-    assert batch(asked, 1024) == settings
-
-
-@pytest.mark.parametrize(
-    ("asked", "settings"),
-    [
-        (point(1, 2), ("resources.tasks_per_node=2",)),
+        ("bytes", point(1, 1, 1024), ("training.global_batch_size=1024",)),
         (
+            "bytes",
+            replace(point(1, 4, 4096), batch_per_rank=128),
+            ("training.batch_size_per_rank=128",),
+        ),
+        ("sync", point(1, 2), ("resources.tasks_per_node=2",)),
+        (
+            "sync",
             replace(point(1, 8), ranks_per_node=2),
             ("resources.nodes=4", "resources.tasks_per_node=2"),
         ),
+        ("compute", point(2), ("resources.cpus_per_task=2",)),
+        ("compute", replace(point(2), cores=4.0), ("training.threads=2",)),
     ],
 )
-def test_ranks_to_run_are_spread_over_the_nodes_that_were_asked_for(
-    asked: Point, settings: tuple[str, ...]
+def test_a_refusal_names_the_settings_to_run_as_the_job_file_spells_them(
+    part: str, asked: Point, settings: tuple[str, ...]
 ) -> None:
-    (said,) = {refusal("sync", asked, [point(1, 1)])}
-    assert said.run == settings
-
-
-def test_threads_that_are_not_the_cores_are_named_by_their_own_setting() -> None:
-    asked = replace(point(2), cores=4.0)
-    said = refusal("compute", asked, [point(1)])
-    assert said.run == ("training.threads=2",)
+    refused = find_refusal(part, asked, [point(1)])
+    assert refused
+    assert refused.run == settings
 
 
 def test_a_setting_that_the_command_has_is_not_added_twice() -> None:
     refused = Refusal("a", "none", ("resources.nodes=1", "resources.tasks_per_node=2"))
-    seen = describe(refused, "hpcncf submit a.yaml -s resources.nodes=16")
-    assert seen.endswith(
-        "submit a.yaml -s resources.nodes=16 -s resources.nodes=1 -s resources.tasks_per_node=2"
-    )
-    seen = describe(refused, "hpcncf submit a.yaml -s resources.nodes=1")
-    assert seen.endswith("submit a.yaml -s resources.nodes=1 -s resources.tasks_per_node=2")
+    command = "hpcncf submit a.yaml -s resources.nodes="
+    ranks = "-s resources.tasks_per_node=2"
+    assert describe(refused, f"{command}16").endswith(f"=16 -s resources.nodes=1 {ranks}")
+    assert describe(refused, f"{command}1").endswith(f"a.yaml -s resources.nodes=1 {ranks}")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's records, and a job file beside them."""
     folder = tmp_path_factory.mktemp("predict")
-    paths = demo(folder)
-    complete(paths)
+    complete(demo(folder))
     job = "name: demo\ndata: {path: data}\ngrid: {resources.cpus_per_task: [1, 2]}\n"
     (folder / "demo.yaml").write_text(job)
     return folder
 
 
-def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) -> None:
-    from hpcncf.paths import ResultPaths
-
-    rows = collect.collect(ResultPaths(results / "results")).runs
+def test_rows_of_the_table_become_points_and_what_was_run_is_shown_as_measured(
+    results: Path,
+) -> None:
+    """By hand: repeats at 98, 100 and 102 % of 96,000 instances a second."""
+    rows = collect(ResultPaths(results / "results")).runs
     known = measured_points(rows)
     assert len(known) == 6, "repeats are one point"
     first = next(one for one in known if one.point.label == "1 core · per_sample")
@@ -265,52 +260,41 @@ def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) 
     assert first.step_s == pytest.approx(step)
     assert (first.input_s, first.compute_s) == pytest.approx((0.71 * step, 0.29 * step))
     assert first.epoch_factor == pytest.approx(1.0, abs=0.01)
-    said = predict.predict(rows, [])
-    assert said == []
+
+    asked = next(row for row in rows if row["loader"] == "vectorized" and row["world_size"] == 1)
+    (found,) = predict(rows, [asked])
+    assert isinstance(found, Prediction)
+    epoch_s = 5 * 83_731 / 96_000
+    assert (found.seconds_per_epoch, found.runs) == (pytest.approx(epoch_s), 3)
+    assert (found.low, found.high) == pytest.approx((epoch_s / 1.02, epoch_s / 0.98))
+    assert isinstance(found.without_it, Prediction)
+    assert found.without_it.seconds_per_epoch != found.seconds_per_epoch
+    shown = describe(found, "hpcncf submit job.yaml")
+    assert "it was run: 4.36 s/epoch [4.28–4.45] over 3 runs" in shown
+    assert "the other runs alone would predict" in shown
+
+
+def test_what_was_run_is_shown_though_the_others_alone_would_refuse() -> None:
+    alone = made(point(2))
+    refused = Refusal("a", "no run of two threads")
+    shown = describe(prediction_of_measured(alone, [alone], refused), "")
+    assert "(one run: no interval)" in shown
+    assert "the other runs alone do not support a prediction: no run of two threads" in shown
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "seen"),
+    ("words", "code", "text"),
     [
         (["-s", "resources.tasks_per_node=2", "-s", "resources.cpus_per_task=2"], 0, "predicted: "),
         (["-s", "resources.cpus_per_task=16"], 3, "to know, run it: hpcncf submit"),
         (["--held-out"], 0, "held out are predicted within"),
+        (["--held-out", "--json"], 0, '"predicted_step_s"'),
         (["--json"], 0, '"measured": true'),
     ],
 )
-def test_predict_says_or_names_the_run_that_would(
-    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, seen: str
+def test_the_command_predicts_or_names_the_run_that_would(
+    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, text: str
 ) -> None:
     where = ["--results", str(results / "results")]
     assert cli.main(["predict", str(results / "demo.yaml"), *where, *words]) == code
-    out = capsys.readouterr().out
-    assert seen in out
-
-
-def test_what_was_run_gives_its_measured_range_and_what_the_others_would_say(
-    results: Path,
-) -> None:
-    """By hand: repeats at 98, 100 and 102 % of 96,000 instances a second."""
-    from hpcncf.paths import ResultPaths
-
-    rows = collect.collect(ResultPaths(results / "results")).runs
-    asked = next(row for row in rows if row["loader"] == "vectorized" and row["world_size"] == 1)
-    (said,) = predict.predict(rows, [asked])
-    assert isinstance(said, Ran)
-    epoch_s = 5 * 83_731 / 96_000
-    assert (said.seconds_per_epoch, said.runs) == (pytest.approx(epoch_s), 3)
-    assert (said.low, said.high) == pytest.approx((epoch_s / 1.02, epoch_s / 0.98))
-    assert isinstance(said.without_it, Prediction)
-    assert said.without_it.seconds_per_epoch != said.seconds_per_epoch
-    seen = describe(said, "hpcncf submit job.yaml")
-    assert "it was run: 4.36 s/epoch [4.28–4.45] over 3 runs" in seen
-    assert "the other runs alone would predict" in seen
-
-
-def test_what_was_run_is_reported_though_the_others_alone_would_refuse() -> None:
-    alone = made(point(2))
-    said = predict._ran(alone, [alone], Refusal("a", "no run of two threads"))
-    assert "(one run: no interval)" in describe(said, "")
-    assert "the other runs alone do not support a prediction: no run of two threads" in describe(
-        said, ""
-    )
+    assert text in capsys.readouterr().out

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from test_scaling import row
 
 from hpcncf_analysis.configurations import Table, group_configurations, karp_flatt
-from hpcncf_analysis.pop import pop_table
 from hpcncf_analysis.quality import describe_time_to_quality, time_to_target, times_to_quality
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_table
 from hpcncf_analysis.report.sections.speed import (
@@ -281,38 +280,6 @@ def test_of_a_large_grid_the_longest_lines_have_laws() -> None:
     kept = lines_to_fit(found)
     assert (len(found), len(kept)) == (14, 12)
     assert [len(line.points) for line in kept] == [9] * 5 + [5] * 7
-
-
-def rank_row(run_id: str, rank: int, sync_s: float, **changes: Any) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "rank": rank,
-        "node": "node1",
-        "cores_allocated": 1,
-        "counted_s": 10.0,
-        "input_s": 0.0,
-        "sync_s": sync_s,
-        "counted_instances": 1000,
-    } | changes
-
-
-def test_ranks_are_reported_by_pops_factors_and_the_slowest_by_name() -> None:
-    """Useful 5 and 9 of 10 s: 14 core-seconds for 2,000 instances, 10 for 1,000 on one rank."""
-    shown = group_configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
-    ranks = [rank_row("one", 0, 0.0), rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
-    seen = cells(pop_table(shown, ranks), "2 ranks × 1 core · vectorized")
-    assert seen["load balance"] == "78\u202f%"
-    assert seen["communication"] == "90\u202f%"
-    assert seen["parallel efficiency"] == "70\u202f%"
-    assert seen["computation scaling"] == "143\u202f%"
-    assert seen["slowest rank"] == "rank 1 on node1, 80\u202f% longer"
-    assert seen["caution"] == ""
-
-
-@pytest.mark.parametrize("ranks", [[], [rank_row("two", 0, 5.0, counted_s=None)]])
-def test_ranks_that_did_not_train_have_no_factors(ranks: list[dict[str, Any]]) -> None:
-    shown = group_configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
-    assert pop_table(shown, ranks) is None
 
 
 def epochs(run_id: str, *hr10: float | None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from hpcncf_analysis.configurations import (
     pluralize,
 )
-from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, named, sentences, table
+from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, sentences, table
 from hpcncf_analysis.report.figures import style
 from hpcncf_analysis.report.figures.style import GREY, Label, place_labels
 from hpcncf_analysis.report.section import (
@@ -41,8 +41,8 @@ def packing_figure(curves: Sequence[Curve]) -> Figure | None:
     with style.report_style():
         figure = style.new_figure(4.2)
         axes = figure.subplots()
-        colours = style.series_colours(named(curve) for curve in shown)
-        ends = [_line(axes, curve, colours[named(curve)]) for curve in shown]
+        colours = style.series_colours(curve.label for curve in shown)
+        ends = [_line(axes, curve, colours[curve.label]) for curve in shown]
         _frame(axes, shown)
         place_labels(axes, ends, [])
     return figure
@@ -59,7 +59,7 @@ def _line(axes: Axes, curve: Curve, colour: str) -> Label:
     axes.plot(best.runs, best.total, "o", ms=14, mfc="none", mec=colour, mew=1.4)
     if runs[0] == 1:
         axes.plot([1, runs[-1]], [totals[0], totals[0] * runs[-1]], ":", color=GREY, lw=1)
-    return Label(runs[-1], totals[-1], named(curve), colour)
+    return Label(runs[-1], totals[-1], curve.label, colour)
 
 
 def _frame(axes: Axes, shown: Sequence[Curve]) -> None:

@@ -1,1 +1,0 @@
-"""Seconds per epoch of a configuration that was not run."""
