@@ -48,7 +48,6 @@ BENCHMARKS: Final = {
     "predict": Benchmark("Predictions of runs that no law has seen", 200),
     "probe": Benchmark("The probe", 110),
     "login": Benchmark("The login node", 60),
-    "memory": Benchmark("Memory", 100),
 }
 OTHER_PROGRAMS: Final = {
     "programs": Benchmark("Programs as their users write them", 850),

@@ -32,16 +32,6 @@ def benchmark(name: str) -> Any:
     return importlib.import_module(f"benchmarks.{name}")
 
 
-TINY = Model(gmf_width=2, mlp_width=3, layers=(4, 2))
-
-
-def test_a_step_on_a_gpu_moves_at_least_its_rows_and_its_batch() -> None:
-    """Three rows of 5 numbers with two moments each, both ways; two positives of user, item, one
-    negative and one column."""
-    moved = benchmark("gpu").moved_bytes(3, TINY, positives=2, negatives=1, context=1)
-    assert moved == 2 * 3 * 3 * 4 * 5 + 2 * (3 * 8 + 4)
-
-
 def test_a_gpus_goals_are_reported_with_what_was_found() -> None:
     goals, eager, graph = benchmark("gpu").goals, "eager", "`cuda_graph`"
     steps = {(256, eager): 9e-4, (256, graph): 9e-5, (65_536, eager): 3e-3, (65_536, graph): 4e-3}
