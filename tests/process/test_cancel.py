@@ -1,9 +1,10 @@
-"""Cancelling: what is reported as cancelled is so, and nothing is sent twice for it."""
+"""Cancellations: cancelled jobs are reported as cancelled, and ranks notice them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
-from hpcncf.launch import cancel
+from hpcncf.launch.cancel import CancelCheck, cancel
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
+from hpcncf.records import submissions
 from hpcncf.records.plan_file import leave_plan, locked
-from hpcncf.records.submissions import read_submissions
+from hpcncf.records.schema import read_record, write_record
+from hpcncf.records.submissions import Submission, SubmittedJob, begin, read_submissions
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
@@ -29,15 +32,15 @@ def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
     return paths, job, leave_plan(paths, job, build_plan(job, path))
 
 
-def test_what_slurm_did_not_cancel_is_not_reported_as_cancelled(
+def test_jobs_that_slurm_did_not_cancel_are_not_reported_as_cancelled(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
-    """Else `retry` would send once more what is queued all the same."""
+    """Otherwise `retry` would submit queued runs once more."""
     paths, job, plan = planned(job_file)
     submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=False)
     with pytest.raises(HpcncfError, match="Unable to contact slurm controller"):
-        cancel.cancel(paths, plan, plan.runs)
+        cancel(paths, plan, plan.runs)
     assert read_submissions(paths).cancellations == []
     fake_slurm.set(controller=True)
     assert submit(paths, job, plan, "slurm").runs == []
@@ -45,11 +48,41 @@ def test_what_slurm_did_not_cancel_is_not_reported_as_cancelled(
 
 
 @pytest.mark.usefixtures("fake_slurm")
-def test_who_cancels_while_somebody_submits_waits_for_the_jobs(job_file: JobFile) -> None:
+def test_a_cancellation_waits_for_the_jobs_of_a_submission(job_file: JobFile) -> None:
     paths, _, plan = planned(job_file)
     with ThreadPoolExecutor() as other:
         with locked(paths):
-            cancelling = other.submit(cancel.cancel, paths, plan, plan.runs)
+            cancelling = other.submit(cancel, paths, plan, plan.runs)
             with pytest.raises(TimeoutError):
-                cancelling.result(timeout=0.5)
+                cancelling.result(timeout=0.3)
         assert cancelling.result() == []
+
+
+def begun(paths: ResultPaths, ahead_min: int = 0, job: str = "1") -> str:
+    """Begin a submission of run `a`, by a host whose clock is ahead; returns when."""
+    file = begin(paths, "slurm", ["a", "b"], again=False)
+    known = read_record(file, Submission)
+    at = datetime.fromisoformat(known.submitted_at) + timedelta(minutes=ahead_min)
+    jobs = [SubmittedJob(id=job, runs=["a"])]
+    changes = {"submitted_at": at.isoformat(), "jobs": jobs}
+    write_record(file, known.model_copy(update=changes))
+    return at.isoformat()
+
+
+@pytest.mark.parametrize("ahead_min", [0, 10])
+def test_a_rank_notices_that_its_run_was_cancelled(tmp_path: Path, ahead_min: int) -> None:
+    """Since its submission, whatever the clocks of two submitters show."""
+    paths = ResultPaths(tmp_path)
+    check, rarely = CancelCheck(paths, every_s=0.0), CancelCheck(paths, every_s=1e6)
+    assert not check.is_cancelled("a")
+    first = begun(paths, ahead_min)
+    assert not rarely.is_cancelled("a")
+    submissions.cancel(paths, ["a"])
+    assert [check.is_cancelled(run) for run in "ab"] == [True, False]
+    assert not rarely.is_cancelled("a"), "it reads the folder once in every_s"
+    begun(paths, job="2")
+    assert not check.is_cancelled("a")
+    assert check.is_cancelled("a", first), "the earlier submission is not to run it"
+    found = [CancelCheck(paths, job_id=job).is_cancelled("a") for job in ("1", "2", None)]
+    assert found == [True, False, False]
+    assert read_submissions(paths).last("a").number == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.paths import RunPaths, make_folder, open_lock
+from hpcncf.paths import ResultPaths, RunPaths, make_folder, open_lock
 from hpcncf.records.claims import claim_attempt
+from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import write_text
+from hpcncf.records.submissions import read_submissions, user
 
 GROUP, FIRST, SECOND = 4242, 4243, 4244
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="being two users needs root")
@@ -80,9 +83,14 @@ def at_once(program: str, results: Path) -> None:
         )
         for user in (FIRST, SECOND)
     ]
-    for user in users:
-        _, said = user.communicate(timeout=300)
-        assert user.returncode == 0, said.decode()[-2000:]
+    for process in users:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said.decode()[-2000:]
+
+
+def test_the_user_is_the_one_that_slurm_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    assert user() == pwd.getpwuid(os.getuid()).pw_name
 
 
 @needs_root
@@ -99,10 +107,6 @@ def test_two_users_collect_at_once_and_all_tables_are_of_one_of_them(group_folde
 def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_folder: Path) -> None:
     results = group_folder / "results"
     at_once(ADD, results)
-    from hpcncf.paths import ResultPaths
-    from hpcncf.records.plan_file import read_plan
-    from hpcncf.records.submissions import read_submissions
-
     known = read_submissions(ResultPaths(results))
     assert len(read_plan(ResultPaths(results)).runs) == 16
     assert (len(known.submissions), known.problems) == (16, [])
