@@ -127,19 +127,9 @@ def test_long_values_are_abbreviated(tmp_path: Path) -> None:
     assert len(refusal(tmp_path, MINIMAL + f"site: [{'x' * 100_000}]\n")) < 600
 
 
-def test_an_override_may_replace_the_whole_grid(tmp_path: Path) -> None:
-    assert load(tmp_path, MINIMAL, "grid={training.seed: [1, 2]}").grid == {"training.seed": [1, 2]}
-
-
 def test_a_data_path_that_no_file_can_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(HpcncfError, match=r"d{300}: cannot be read: File name too long"):
         build_plan(load(tmp_path, f"name: a\ndata: {{path: {'d' * 300}}}\n"), tmp_path / "job.yaml")
-
-
-def test_every_problem_of_a_file_is_reported_at_once(tmp_path: Path) -> None:
-    message = refusal(tmp_path, MINIMAL + "repeats: 0\ntraining: {lr: -1}\n")
-    assert "repeats" in message
-    assert "training.lr" in message
 
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
@@ -161,6 +151,14 @@ def test_overrides_reach_any_key(tmp_path: Path) -> None:
     )
     assert (job.training.epochs, job.repeats, job.training.lr) == (7, 3, 0.01)
     assert job.grid == {"resources.cpus_per_task": [1, 2]}
+    assert load(tmp_path, MINIMAL, "grid={training.seed: [1]}").grid == {"training.seed": [1]}
+    text = MINIMAL + "training: {global_batch_size: 64}\n"
+    training = load(tmp_path, text, "training.batch_size_per_rank=8").training
+    assert (training.global_batch_size, training.batch_size_per_rank) == (None, 8)
+    text = MINIMAL + "grid: {resources.cpus_per_task: [1, 2, 4]}\nrepeats: 2\n"
+    job = load(tmp_path, text, "resources.cpus_per_task=2")
+    runs = build_plan(job, tmp_path / "job.yaml").runs
+    assert [run.resources.cpus_per_task for run in runs] == [2, 2], "each run once"
 
 
 VARIED = """\
@@ -200,19 +198,6 @@ def test_an_override_replaces_what_the_grid_and_points_vary(
     assert (job.grid, job.points) == (grid, points)
 
 
-def test_an_override_of_an_axis_leaves_each_run_once(tmp_path: Path) -> None:
-    text = MINIMAL + "grid: {resources.cpus_per_task: [1, 2, 4]}\nrepeats: 2\n"
-    job = load(tmp_path, text, "resources.cpus_per_task=2")
-    runs = build_plan(job, tmp_path / "job.yaml").runs
-    assert [run.resources.cpus_per_task for run in runs] == [2, 2]
-
-
-def test_an_override_of_one_batch_size_replaces_the_other(tmp_path: Path) -> None:
-    text = MINIMAL + "training: {global_batch_size: 64}\n"
-    training = load(tmp_path, text, "training.batch_size_per_rank=8").training
-    assert (training.global_batch_size, training.batch_size_per_rank) == (None, 8)
-
-
 @pytest.mark.parametrize("override", ["epochs", "=3", "training.epoch=3", "name.x=3"])
 def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(UsageError):
@@ -240,28 +225,18 @@ def test_an_error_in_an_override_names_the_override(
     assert message.startswith(reported.replace("FILE", str(tmp_path / "job.yaml")))
 
 
-def test_an_error_in_the_file_names_the_file_despite_overrides(
-    tmp_path: Path,
-) -> None:
+def test_errors_of_a_file_and_several_overrides_name_their_sources(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
     wrong = MINIMAL + "training: {lr: -1, epochs: 0}\n"
-    message = refusal(tmp_path, wrong, "training.epochs=-2", "repeats=2")
-    given, files = sorted(message.splitlines())
-    assert files.startswith(f"{tmp_path / 'job.yaml'}: training.lr: ")
+    given, files = sorted(refusal(tmp_path, wrong, "training.epochs=-2", "repeats=2").splitlines())
+    assert files.startswith(f"{path}: training.lr: ")
     assert given.startswith("-s training.epochs=-2: training.epochs: ")
-
-
-def test_of_an_override_given_twice_the_last_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path, MINIMAL, "repeats=1", "repeats=0").startswith("-s repeats=0: repeats")
     overrides = "training.lr=-1", "training={lr: -2}", "training.lr=-3"
     assert refusal(tmp_path, MINIMAL, *overrides).startswith("-s training.lr=-3: training.lr: ")
-
-
-def test_an_error_of_file_and_override_together_names_both(
-    tmp_path: Path,
-) -> None:
     wrong = MINIMAL + "training: {global_batch_size: 64, batch_size_per_rank: 32}\n"
     message = refusal(tmp_path, wrong, "training.seed=3", "repeats=2")
-    assert message.startswith(f"{tmp_path / 'job.yaml'} with -s training.seed=3: training: ")
+    assert message.startswith(f"{path} with -s training.seed=3: training: "), "both together"
 
 
 def test_data_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
