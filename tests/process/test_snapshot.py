@@ -1,204 +1,123 @@
-"""The code at a submission: what is kept of it, and that a later edit is noticed."""
+"""`code: snapshot`: queued and retried runs keep the code that they were submitted with."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import json
 import subprocess
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import within
+from test_code_version import run_git
 
-from hpcncf.job import load
-from hpcncf.launch.submit import debug, save_code_version
+from hpcncf.cli import main
+from hpcncf.errors import UsageError
+from hpcncf.job.load import build_plan, load_job
+from hpcncf.launch import snapshot
+from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
-from hpcncf.records import code_version
-from hpcncf.records.plan_file import leave_plan
-from hpcncf.records.schema import read_record, write_record
-from hpcncf.records.submissions import Submission, begin
-from hpcncf.state import status
+from hpcncf.records.plan_file import leave_plan, read_plan
 
-PACKAGE = Path(code_version.__file__).parents[1]
-
-
-def run_git(folder: Path, *arguments: str) -> None:
-    person = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "-C", str(folder), *person, *arguments], check=True, capture_output=True)
+JOB = """\
+name: copied
+workload: {{command: ["{python}", train.py]}}
+code: snapshot
+"""
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's repository with one commit, and the user in it."""
+def project(tmp_path: Path) -> Path:
+    """A user's repository: a program, data that git ignores, and a cache."""
     folder = tmp_path / "mine"
     folder.mkdir()
     run_git(folder, "init", "-q")
-    (folder / "train.py").write_text("lr = 1\n")
-    run_git(folder, "add", "train.py")
+    (folder / ".gitignore").write_text("data/\nresults/\n__pycache__/\n")
+    (folder / "train.py").write_text("import helper\nprint(open('data/x').read(), helper.NAME)\n")
+    (folder / "helper.py").write_text("NAME = 'first'\n")
+    (folder / "job.yaml").write_text(JOB.format(python=sys.executable))
+    for name in ("data/x", "__pycache__/helper.pyc", "results/old"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("the data")
+    run_git(folder, "add", ".")
     run_git(folder, "commit", "-q", "-m", "first")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(code_version, "TIMEOUT_S", 120)
     return folder
 
 
-def taken(tmp_path: Path, folder: Path) -> code_version.Code:
-    """Of the checkout that the folder is in."""
-    return code_version.record_code(tmp_path / "kept", folder)[-1]
+def test_a_run_reads_the_code_of_its_submission(project: Path) -> None:
+    job = load_job(project / "job.yaml")
+    plan = build_plan(job, project / "job.yaml")
+    paths = ResultPaths(project / "results/copied")
+    plan = leave_plan(paths, job, plan)
+    # As if queued: the copy is there, and nothing has started yet.
+    runs = snapshot.snapshot_code(paths, job, plan.runs, retry=False)
+    (project / "helper.py").write_text("NAME = 'second'\n")
+    folder = Path(runs[0].workload.folder)  # type: ignore[union-attr]
+    words = [sys.executable, "train.py"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "the data first\n"
+    assert (folder / "data").is_symlink()
+    assert not (folder / "results").exists()
+    assert not (folder / ".git").exists()
 
 
-def test_a_clean_checkout_is_its_commit_and_nothing_is_kept(tmp_path: Path, checkout: Path) -> None:
-    code = taken(tmp_path, checkout)
-    assert (code.of, code.folder, code.dirty) == ("folder", str(checkout), False)
-    assert code.commit == code_version.git_text(checkout, "rev-parse", "HEAD")
-    assert (code.diff, code.untracked) == (None, [])
-    assert not (tmp_path / "kept/folder.diff").exists()
-
-
-def test_changes_are_kept_so_that_they_can_be_applied_again(tmp_path: Path, checkout: Path) -> None:
-    (checkout / "train.py").write_text("lr = 2\n")
-    (checkout / "model.bin").write_bytes(bytes(range(256)))
-    run_git(checkout, "add", "model.bin")
-    (checkout / "notes.txt").write_text("untracked")
-    code = taken(tmp_path, checkout)
-    assert (code.dirty, code.diff, code.untracked) == (True, "folder.diff", ["notes.txt"])
-    run_git(checkout, "stash", "-q")
-    run_git(checkout, "apply", str(tmp_path / "kept/folder.diff"))
-    assert (checkout / "train.py").read_text() == "lr = 2\n"
-    assert (checkout / "model.bin").read_bytes() == bytes(range(256))
-
-
-def test_only_the_submitter_can_read_the_changes(tmp_path: Path, checkout: Path) -> None:
-    (checkout / "train.py").write_text("token = 'secret'\n")
-    taken(tmp_path, checkout)
-    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "kept/folder.diff").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(
-    ("edit", "noticed"),
-    [
-        (lambda folder: (folder / "train.py").write_text("lr = 3\n"), True),
-        (lambda folder: (folder / "new.py").write_text("untracked code"), True),
-        (lambda folder: run_git(folder, "commit", "-q", "--allow-empty", "-m", "second"), True),
-        (lambda folder: (folder / "result.json").write_text("no code"), False),
-        (lambda folder: os.utime(folder / "train.py"), False),
-    ],
-)
-def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
-    tmp_path: Path, checkout: Path, edit: Callable[[Path], None], noticed: bool
+def test_submit_copies_again_and_retry_does_not(
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    then = code_version.record_code(tmp_path / "kept", checkout)
-    assert code_version.changed(then, checkouts=True) == []
-    edit(checkout)
-    seen = code_version.changed(then, checkouts=True)
-    assert bool(seen) is noticed
-    assert all(f"({checkout}, commit " in line for line in seen)
-    assert code_version.changed(then, checkouts=False) == []
+    monkeypatch.chdir(project)
+    results = project / "results/copied"
+    (project / "train.py").write_text("import helper\nprint(helper.NAME)\nraise SystemExit(1)\n")
+    submit = ["submit", "job.yaml", "--cluster", "debug"]
+    assert main(submit) == 3
+    (project / "helper.py").write_text("NAME = 'second'\n")
+    assert main(["retry", str(results)]) == 3
+    assert main(submit) == 3
+    paths = ResultPaths(results)
+    (run,) = read_plan(paths).runs
+    printed = [attempt.log(0).read_text().split()[0] for attempt in paths.run(run.id).attempts()]
+    assert printed == ["first", "first", "second"]
+    (kept,) = (each for each in paths.snapshots.iterdir() if each.is_dir())
+    assert Path(run.workload.folder) == kept, "the first copy is not used any more"
+    record = json.loads(paths.run(run.id).attempt(1).rank(0).read_text())
+    assert not [text for text in record["warnings"] if "changed" in text]
 
 
-def test_our_own_source_is_compared_by_content(tmp_path: Path) -> None:
-    copy = shutil.copytree(PACKAGE / "slurm", tmp_path / "slurm")
-    assert code_version.hash_sources(copy) == code_version.hash_sources(PACKAGE / "slurm")
-    with (copy / "sites.py").open("a") as source:
-        source.write("\n")
-    assert code_version.hash_sources(copy) != code_version.hash_sources(PACKAGE / "slurm")
-
-
-def test_other_source_of_ours_is_reported_whatever_the_workload(tmp_path: Path) -> None:
-    (ours, *_) = code_version.record_code(tmp_path / "kept", tmp_path)
-    assert code_version.changed([ours], checkouts=False) == []
-    edited = ours.model_copy(update={"sha256": "0" * 64})
-    (seen,) = code_version.changed([edited], checkouts=False)
-    assert seen.startswith("the code changed after this run was submitted: hpcncf (")
-
-
-def test_another_installation_is_named_beside_the_submitters(tmp_path: Path) -> None:
-    (ours, *_) = code_version.record_code(tmp_path / "kept", tmp_path)
-    there = ours.model_copy(update={"sha256": "0" * 64, "folder": "/login/hpcncf"})
-    (seen,) = code_version.changed([there], checkouts=False)
-    assert seen.startswith(
-        f"ranks imported hpcncf from {PACKAGE}, and were submitted by hpcncf (/log"
-    )
-    assert code_version.changed([there.model_copy(update={"sha256": ours.sha256})], False) == []
-
-
-def test_outside_a_checkout_there_is_only_our_own_code(tmp_path: Path) -> None:
-    assert [code.of for code in code_version.record_code(tmp_path / "kept", tmp_path)] == ["hpcncf"]
-
-
-def test_without_git_the_commit_is_unknown_and_the_source_is_not(
+def test_without_git_small_files_are_copied_and_large_ones_linked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (ours,) = code_version.record_code(tmp_path / "kept", Path.cwd())
-    assert (ours.commit, ours.dirty, ours.diff) == (None, None, None)
-    assert ours.sha256 == code_version.hash_sources(PACKAGE)
+    monkeypatch.setattr(snapshot, "LARGEST_CODE", 100)
+    folder = tmp_path / "plain"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)")
+    (folder / "sub/model.py").write_text("pass")
+    (folder / "sub/table.csv").write_text("0" * 200)
+    job_file = folder / "job.yaml"
+    job_file.write_text(JOB.format(python="python"))
+    job = load_job(job_file)
+    paths = ResultPaths(tmp_path / "results")
+    runs = build_plan(job, job_file).runs
+    (run,) = snapshot.snapshot_code(paths, job, runs, retry=False)
+    copy = Path(run.workload.folder)  # type: ignore[union-attr]
+    assert (copy / "sub/model.py").read_text() == "pass"
+    assert not (copy / "sub/model.py").is_symlink()
+    assert (copy / "sub/table.csv").readlink() == folder / "sub/table.csv"
 
 
-def test_changes_too_large_to_keep_are_not_compared(
-    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_too_large_to_copy_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_version, "MOST_DIFF", 50)
-    (checkout / "train.py").write_text("lr = 2\n" * 100)
-    code = taken(tmp_path, checkout)
-    assert (code.diff, code.dirty, code.sha256) == (None, True, None)
-    assert code_version.changed([code], checkouts=True) == []
+    monkeypatch.setattr(snapshot, "MOST_FILES", 2)
+    job = load_job(project / "job.yaml")
+    plan = build_plan(job, project / "job.yaml")
+    paths = ResultPaths(project / "results/copied")
+    leave_plan(paths, job, plan)
+    with pytest.raises(UsageError, match=r"at most 2 files.*\.gitignore"):
+        submit(paths, job, plan, "local")
+    assert not paths.snapshots.exists()
 
 
-def test_a_repository_cannot_make_us_start_a_program(tmp_path: Path, checkout: Path) -> None:
-    """Each of these is run by a plain `git status` or `git diff` there."""
-    trap = tmp_path / "trap"
-    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
-    trap.chmod(0o755)
-    (checkout / ".gitattributes").write_text("*.py diff=mine\n")
-    for key in ("core.fsmonitor", "diff.external", "diff.mine.command", "diff.mine.textconv"):
-        run_git(checkout, "config", key, str(trap))
-    (checkout / ".git/hooks/post-index-change").write_text(trap.read_text())
-    (checkout / ".git/hooks/post-index-change").chmod(0o755)
-    (checkout / "train.py").write_text("lr = 2\n")
-    assert taken(tmp_path, checkout).dirty
-    assert not (tmp_path / "sprung").exists()
-    subprocess.run(["git", "diff", "HEAD"], cwd=checkout, check=False, capture_output=True)
-    assert (tmp_path / "sprung").exists(), "the trap works"
-
-
-def test_a_git_that_called_us_does_not_lead_us_astray(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert code_version.git_text(checkout, "rev-parse", "--show-toplevel") == str(checkout)
-
-
-def test_a_git_that_hangs_is_given_up(
-    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = tmp_path / "bin/git"
-    slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(code_version, "TIMEOUT_S", 0.2)
-    assert code_version.git_text(checkout, "status") is None
-
-
-def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
-    job_file: Callable[[str], Path], checkout: Path
-) -> None:
-    path = job_file("repeats: 1\n")
-    job = load.load_job(path)
-    paths = ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.build_plan(job, path))
-    file = begin(paths, "debug", [plan.runs[0].id], again=False)
-    save_code_version(paths, file, plan.runs)
-    written = read_record(file, Submission)
-    assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
-    other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
-    write_record(file, written.model_copy(update={"code": other}))
-    debug(paths, [plan.runs[0]], again=False)
-    assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
-    (rank,) = status.states(paths, plan)[0].ranks
-    assert [
-        text for text in rank.warnings if "changed after this run was submitted: hpcncf" in text
-    ]
-    assert not [text for text in rank.warnings if "checkout" in text], "it runs none of it"
+def test_our_own_workload_has_no_code_to_copy(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "{name: a, code: snapshot, data: {dataset: frappe, path: d}}"
+    )
+    with pytest.raises(UsageError, match="code: snapshot"):
+        load_job(tmp_path / "job.yaml")
