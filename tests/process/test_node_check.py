@@ -45,10 +45,6 @@ def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
     return list(differences(question, seen, package_versions()))
 
 
-def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> None:
-    assert answered(job_file(""), tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "seen"),
     [
@@ -60,19 +56,17 @@ def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> No
         ({"allocated": 4.0, "usable": 1.0}, "allocated 4 cores, but the job may use 1"),
     ],
 )
-def test_what_a_node_sees_otherwise_is_reported(
+def test_differences_between_a_node_and_this_machine_are_reported(
     job_file: JobFile, tmp_path: Path, changes: dict[str, Any], seen: str
 ) -> None:
-    said = answered(job_file(""), tmp_path, node="node3", **changes)
+    path = job_file("")
+    assert answered(path, tmp_path) == []
+    said = answered(path, tmp_path, node="node3", **changes)
     assert seen in said[0]
     assert said[0].startswith("the node node3 ")
-
-
-def test_other_data_under_the_same_name_is_reported(job_file: JobFile, tmp_path: Path) -> None:
-    path = job_file("")
     (folder,) = asked(path).data
-    (seen,) = answered(path, tmp_path, data={folder: "another"})
-    assert f"sees other data in {folder}" in seen
+    (other,) = answered(path, tmp_path, data={folder: "another"})
+    assert f"sees other data in {folder}" in other
 
 
 def test_of_a_command_its_program_and_files_are_looked_for(
@@ -155,12 +149,5 @@ def test_a_check_that_waits_too_long_is_cancelled_and_nothing_is_submitted(
     assert "no node answered within 0.1 s" in capsys.readouterr().err
     assert len(fake_slurm.submitted) == 1
     assert [call for call in fake_slurm.calls if call.startswith("scancel 100")]
-
-
-def test_where_there_is_no_slurm_there_is_no_node_to_check(
-    job_file: JobFile, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = job_file("")
-    results = ["--results", str(path.parent / "results")]
     assert main(["submit", str(path), "--cluster", "local", "--check-node", *results]) == 2
     assert "--check-node needs a node of Slurm" in capsys.readouterr().err
