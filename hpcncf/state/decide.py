@@ -57,8 +57,30 @@ class Attempt:
         return completed(self.ranks)
 
     @cached_property
+    def failed(self) -> RankEnd | None:
+        """The first rank that failed."""
+        return next((record for record in self.ranks if record.outcome == "failed"), None)
+
+    @property
+    def message(self) -> str:
+        """The first rank's error; empty without one."""
+        return next((record.error["message"] for record in self.ranks if record.error), "")
+
+    @cached_property
     def claim(self) -> Claim | None:
         return self.claimed() if callable(self.claimed) else self.claimed
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A run's place among those that are worked at one after another."""
+
+    ahead: str = ""
+    """What a run in a local queue waits for."""
+    before: int = 0
+    """Runs of its Slurm task, or packs of them, that come before it and are not done."""
+    passed: bool = False
+    """Whether its Slurm task has gone on to a later run."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +93,10 @@ class Sent:
     """Whether the last attempt is this submission's."""
     alive: bool | None
     """Whether the local queue lives (before there is one: the submitter); None: cannot be seen."""
-    ahead: str = ""
-    """What a run in a living local queue waits for."""
+    turn: Turn = Turn()
     cancelled_by: str | None = None
     slurm: JobState | None = None
-    """None where Slurm was not asked or does not know the job."""
-    before: int = 0
-    """Runs of its Slurm task that come before it and are not done."""
-    passed: bool = False
-    """Whether its Slurm task has gone on to a later run."""
+    """None if Slurm was not asked or does not know the job."""
 
 
 def has_all_ranks(ranks: Sequence[RankEnd]) -> bool:
@@ -277,15 +294,15 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
     state = sent.slurm
     if state is None:
         return "unknown", f"Slurm job {job.id} is unknown to squeue and sacct"
-    if state.state == "running" and sent.before:
+    if state.state == "running" and sent.turn.before:
         where = f" on {state.node}" if state.node else ""
-        return "pending", f"behind {sent.before} in its task (Slurm job {job.id}{where})"
+        return "pending", f"behind {sent.turn.before} in its task (Slurm job {job.id}{where})"
     lately = state.ended_ago_s is not None and state.ended_ago_s < ARRIVING_S
     if state.state == "completed" and lately:
         return "running", f"{state.reason}: {ARRIVING}"
     if state.state in (*NOT_OVER, "unknown", "cancelled"):
         return state.state, state.reason
-    if sent.before:
+    if sent.turn.before:
         return "lost", f"its task ended before its turn: {state.reason}"
     if state.state == "completed":
         return "failed", f"Slurm job {job.id} is {state.word} with exit code 0, but left no record"
@@ -302,7 +319,7 @@ def begun(
     """
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
-        return _verdict_on_unsent(state) if state and starved else None
+        return _slurms_verdict(state) if state and starved else None
     if alone and whole and _sigkilled(attempt) and state and _had_the_job(state):
         return _ends(attempt)
     if state is None or (state.remembered and attempt.alive):
@@ -313,16 +330,16 @@ def begun(
         return _ending(attempt, state) if whole else _at_work(attempt, state)
     if state.state == "completed":
         return None if whole else _on_its_way(attempt, state)
-    return None if state.state in ("failed", "lost") else _verdict_on_unsent(state)
+    return None if state.state in ("failed", "lost") else _slurms_verdict(state)
 
 
-def _verdict_on_unsent(state: JobState) -> Verdict:
+def _slurms_verdict(state: JobState) -> Verdict:
     return state.state, state.reason
 
 
 def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
     """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
-    if state.state != "running" or _failed(attempt):
+    if state.state != "running" or attempt.failed:
         return None
     restart = attempt.claim.slurm_restart if attempt.claim else None
     if state.restarts > (restart or 0):
@@ -331,8 +348,7 @@ def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
 
 
 def _ends(attempt: Attempt) -> Verdict:
-    why = next((record.error["message"] for record in attempt.ranks if record.error), "")
-    return "running", f"ending: {why}" if why else "ending"
+    return "running", f"ending: {attempt.message}" if attempt.message else "ending"
 
 
 def _had_the_job(state: JobState) -> bool:
@@ -346,19 +362,15 @@ def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
     if state.state == "running":
         return "running", "but its first rank sends no heartbeat"
     # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
-    return None if _failed(attempt) else _verdict_on_unsent(state)
+    return None if attempt.failed else _slurms_verdict(state)
 
 
 def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
     """A record written lately need not have reached this machine."""
-    if _failed(attempt):
+    if attempt.failed:
         return None
     waits = attempt.alive if state.ended_ago_s is None else state.ended_ago_s < ARRIVING_S
     return ("running", f"{state.reason}: {ARRIVING}") if waits else None
-
-
-def _failed(attempt: Attempt) -> bool:
-    return any(record.outcome == "failed" for record in attempt.ranks)
 
 
 def _sigkilled(attempt: Attempt) -> bool:
@@ -371,7 +383,7 @@ def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
 
     The log of a requeued job has the messages of earlier starts, too.
     """
-    is_explained = attempt is not None and _failed(attempt) and not _sigkilled(attempt)
+    is_explained = attempt is not None and attempt.failed and not _sigkilled(attempt)
     if state.state != "failed" or state.restarts or is_explained:
         return state
     try:
@@ -387,15 +399,12 @@ def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
 def requeued(attempt: Attempt, state: JobState) -> str:
     """`requeued 2 times: stopped by ...; it had reached epoch 3/10, step 120`."""
     times = f" {state.restarts} times" if state.restarts > 1 else ""
-    why = next((f": {record.error['message']}" for record in attempt.ranks if record.error), "")
-    return f"requeued{times}{why}{_reached(attempt)}"
-
-
-def _reached(attempt: Attempt) -> str:
-    now = attempt.progress
-    if now is None or not now.epochs or now.phase == "startup":
-        return ""
-    return f"; it had reached epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, step {now.step}"
+    why = f": {attempt.message}" if attempt.message else ""
+    now, reached = attempt.progress, ""
+    if now and now.epochs and now.phase != "startup":
+        epoch = min(now.epoch + 1, now.epochs)
+        reached = f"; it had reached epoch {epoch}/{now.epochs}, step {now.step}"
+    return f"requeued{times}{why}{reached}"
 
 
 # What a launcher sends to the other ranks when one has failed: an effect, never the cause.
@@ -429,7 +438,9 @@ def _stands(
         again = waiting and sent is not None and sent.submission.again
         verdict = _waiting(run, sent) if again and sent else None
         return verdict if verdict and verdict[0] == "pending" else ("completed", "")
-    at_work = attempt is not None and attempt.alive and not _over(run, attempt, sent)
+    # Its launcher or a later submission may have recorded that it has ended.
+    known = sent.submission.over.get(run.id, 0) if sent else 0
+    at_work = attempt and attempt.alive and not attempt.end and attempt.number > known
     if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
         return _waiting(run, sent)
     if attempt is None:
@@ -483,7 +494,7 @@ def _waiting(run: Run, sent: Sent) -> Verdict:
         host = sent.submission.host
         return "unknown", f"its local queue is process {sent.job.id} on {host}: run `status` there"
     if sent.alive:
-        return "pending", sent.ahead
+        return "pending", sent.turn.ahead
     return "lost", f"its local queue (process {sent.job.id}) has exited; it never started"
 
 
@@ -500,12 +511,6 @@ def _being_sent(run: Run, sent: Sent) -> Verdict:
     return "lost", "its submission was interrupted before it was sent"
 
 
-def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
-    """Whether its launcher or a later submission recorded that it has ended."""
-    known = sent.submission.over.get(run.id, 0) if sent else 0
-    return attempt.end is not None or attempt.number <= known
-
-
 def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None) -> Verdict:
     state = sent.slurm if sent and sent.started else by_hand
     if attempt.end:
@@ -515,13 +520,13 @@ def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState 
             return state.state, state.reason
         return _ended(run, attempt, attempt.end)
     whole = len(attempt.ranks) == run.resources.world_size
-    passed = sent is not None and sent.started and sent.passed
+    passed = sent is not None and sent.started and sent.turn.passed
     alone = sent is None or sent.job is None or len(sent.job.runs) == 1
     verdict = begun(attempt, state, whole, passed, alone)
     if verdict:
         return verdict
-    if whole or _failed_rank(attempt.ranks):
-        return _from_records(attempt.ranks)
+    if whole or attempt.failed:
+        return _from_records(attempt)
     if state and state.state == "failed":
         gone = f"; no record of {missing(run, attempt)}" if attempt.ranks else ""
         return "failed", f"{state.reason}{gone}"
@@ -555,7 +560,7 @@ def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
     if killed:
         return "failed", killed
     if any(record.outcome != "completed" for record in attempt.ranks):
-        return _from_records(attempt.ranks)
+        return _from_records(attempt)
     code = next(((rank, code) for rank, code in enumerate(end.exit_codes) if code), None)
     if code:
         return "failed", describe_exit(*code)
@@ -573,15 +578,10 @@ def _killed(exit_codes: list[int | None]) -> str | None:
     return None
 
 
-def _failed_rank(ranks: Sequence[RankEnd]) -> RankEnd | None:
-    return next((record for record in ranks if record.outcome == "failed"), None)
-
-
-def _from_records(ranks: Sequence[RankEnd]) -> Verdict:
-    failed = _failed_rank(ranks)
+def _from_records(attempt: Attempt) -> Verdict:
+    failed = attempt.failed
     if failed is None:
-        reasons = (record.error["message"] for record in ranks if record.error)
-        return "stopped", f"{next(reasons, 'asked to stop')}, before it was done"
+        return "stopped", f"{attempt.message or 'asked to stop'}, before it was done"
     if failed.error is None:
         return "failed", describe_exit(failed.rank, failed.exit_code or 0)
     message = failed.error.get("message", "").strip().splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcncf.job import plan
@@ -11,19 +10,7 @@ from hpcncf.job.plan import Run
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import Submission, Submitted, SubmittedJob
-from hpcncf.state.decide import Attempt
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A run's place among those that are worked at one after another."""
-
-    ahead: str = ""
-    """What a run in a local queue waits for."""
-    before: int = 0
-    """Runs of its Slurm task, or packs of them, that come before it and are not done."""
-    passed: bool = False
-    """Whether its Slurm task has gone on to a later run."""
+from hpcncf.state.decide import Attempt, Turn
 
 
 def local(

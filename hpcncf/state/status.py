@@ -20,6 +20,7 @@ from hpcncf.slurm.states import JobState
 from hpcncf.state.decide import (
     Attempt,
     Sent,
+    Turn,
     attempt_logs,
     complete,
     decide,
@@ -31,7 +32,7 @@ from hpcncf.state.decide import (
     stale,
     unreadable,
 )
-from hpcncf.state.queue_position import Turn, begun, in_tasks, local
+from hpcncf.state.queue_position import begun, in_tasks, local
 
 # `unknown`: Slurm does not answer, or its accounting is some seconds behind.
 UNDER_WAY: Final = ("pending", "running", "unknown")
@@ -79,15 +80,16 @@ def states(
     attempts = {run.id: last_attempt(paths.run(run.id), kind) for run in plan.runs}
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)
-    complete = {run.id for run in plan.runs if _complete(run, attempts[run.id])}
-    asked = _slurm_jobs(plan.runs, attempts, sent, complete)
+    pairs = [(run, attempts[run.id]) for run in plan.runs]
+    complete_runs = {run.id for run, attempt in pairs if attempt and complete(run, attempt)}
+    asked = _slurm_jobs(plan.runs, attempts, sent, complete_runs)
     seen = Seen(
         paths=paths,
         submitted=submitted,
         slurm=ask(asked, problems),
         waiting=local(paths, plan.runs, attempts, sent)
-        | in_tasks(plan.runs, attempts, submitted, complete),
-        commit=_commit() if complete else None,
+        | in_tasks(plan.runs, attempts, submitted, complete_runs),
+        commit=_commit() if complete_runs else None,
         is_same_process=cache(is_same_process),
     )
     closed = {
@@ -104,10 +106,6 @@ def states(
     if problems and found:
         found[0] = replace(found[0], problems=problems + found[0].problems)
     return found
-
-
-def _complete(run: Run, attempt: Attempt | None) -> bool:
-    return attempt is not None and complete(run, attempt)
 
 
 @cache
@@ -181,7 +179,7 @@ def _exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
     """What ended a command, as its log has it; our own training has it in its record."""
     if attempt is None or run.training is not None:
         return ""
-    failed = next((record for record in attempt.ranks if record.outcome == "failed"), None)
+    failed = attempt.failed
     files = paths.run(run.id).attempt(attempt.number)
     job_id = failed.slurm_job_id if failed else _slurm_job(attempt)
     return last_exception(attempt_logs(paths, files, job_id, failed.rank if failed else 0))
@@ -207,7 +205,6 @@ def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
 def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen) -> Sent:
     job = submission.job_of(run.id)
     cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
-    turn = seen.waiting.get(run.id, Turn())
     slurm = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
     if slurm and job:
         log = script_log(seen.paths, submission.user, job.id)
@@ -217,11 +214,9 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
         job=job,
         started=begun(attempt, submission, job),
         alive=_alive(submission, job, seen.is_same_process),
-        ahead=turn.ahead,
+        turn=seen.waiting.get(run.id, Turn()),
         cancelled_by=cancelled.user if cancelled else None,
         slurm=slurm,
-        before=turn.before,
-        passed=turn.passed,
     )
 
 

@@ -393,7 +393,7 @@ def test_a_task_of_several_runs_is_cancelled_with_its_last(
     assert not [call for call in fake_slurm.calls if call.startswith("scancel")]
     assert [state for state, _ in found(paths)[:3]] == ["cancelled", "cancelled", "pending"]
     cancel.cancel(paths, plan, plan.runs[2:3])
-    assert fake_slurm.calls[-1] == "scancel 8_0"
+    assert fake_slurm.calls[-1] == "scancel 8_[0]"
     cancel.cancel(paths, plan, plan.runs[3:])
     assert fake_slurm.calls[-1] == "scancel 8_1 9"
 

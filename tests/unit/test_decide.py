@@ -22,6 +22,7 @@ from hpcncf.slurm.states import state_of
 from hpcncf.state.decide import (
     Attempt,
     Sent,
+    Turn,
     decide,
     explain_failure,
     last_exception,
@@ -88,6 +89,7 @@ FAILED: dict[str, Any] = {
     "outcome": "failed",
     "error": {"type": "ValueError", "message": "bad row\nmore"},
 }
+LATER, EARLIER = {"turn": Turn(passed=True)}, {"turn": Turn(before=2)}
 STOPPED: dict[str, Any] = {"outcome": "stopped", "exit_code": 143, "error": None}
 WARNED: dict[str, Any] = {
     "outcome": "stopped",
@@ -99,7 +101,7 @@ WARNED: dict[str, Any] = {
     ("last", "by", "state", "reason"),
     [
         (None, None, "planned", "not submitted"),
-        (None, sent(RUN, ahead="2 before it"), "pending", "2 before it"),
+        (None, sent(RUN, turn=Turn("2 before it")), "pending", "2 before it"),
         (None, sent(RUN, alive=False), "lost", "local queue (process 12_3) has exited"),
         (None, sent(RUN, alive=None), "unknown", "on login1"),
         (None, sent(RUN, job=False), "pending", "being submitted"),
@@ -109,7 +111,7 @@ WARNED: dict[str, Any] = {
         (None, sent(RUN, cancelled_by="bob"), "cancelled", "by bob, before it started"),
         (attempt(RUN, 2), None, "completed", ""),
         (attempt(RUN, 2), sent(RUN, alive=False), "completed", ""),
-        (attempt(RUN, 2), sent(RUN, again=True, ahead="next"), "pending", "next"),
+        (attempt(RUN, 2), sent(RUN, again=True, turn=Turn("next")), "pending", "next"),
         (attempt(RUN, 2), sent(RUN, again=True, alive=False), "completed", ""),
         (attempt(RUN, 1, alive=True), None, "running", ""),
         (attempt(RUN, 0, alive=True), sent(RUN, alive=False), "running", ""),
@@ -170,10 +172,10 @@ WARNED: dict[str, Any] = {
         # An old answer of Slurm does not make a run pending that has begun.
         (attempt(RUN, 0, alive=True), slurm("PENDING", remembered=True), "running", ""),
         # Its task went on to a later run, or ended before this one.
-        (attempt(RUN, 1), slurm("RUNNING", by={"passed": True}), "lost", "went on to the next run"),
-        (attempt(RUN, 1), slurm("OUT_OF_MEMORY", by={"passed": True}), "out_of_memory", "OUT_OF"),
-        (None, slurm("RUNNING", False, by={"before": 2}), "pending", "behind 2 in its task"),
-        (None, slurm("TIMEOUT", False, by={"before": 2}), "lost", "ended before its turn"),
+        (attempt(RUN, 1), slurm("RUNNING", by=LATER), "lost", "went on to the next run"),
+        (attempt(RUN, 1), slurm("OUT_OF_MEMORY", by=LATER), "out_of_memory", "OUT_OF"),
+        (None, slurm("RUNNING", False, by=EARLIER), "pending", "behind 2 in its task"),
+        (None, slurm("TIMEOUT", False, by=EARLIER), "lost", "ended before its turn"),
     ],
 )  # fmt: skip
 def test_the_state_of_a_run(last: Attempt | None, by: Sent | None, state: str, reason: str) -> None:
