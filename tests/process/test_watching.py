@@ -395,7 +395,7 @@ def test_a_task_of_several_runs_is_cancelled_with_its_last(
     cancel.cancel(paths, plan, plan.runs[2:3])
     assert fake_slurm.calls[-1] == "scancel 8_[0]"
     cancel.cancel(paths, plan, plan.runs[3:])
-    assert fake_slurm.calls[-1] == "scancel 8_1 9"
+    assert fake_slurm.calls[-1] == "scancel 8_[1] 9"
 
 
 def test_watching_a_log_ends_when_nothing_is_under_way(
