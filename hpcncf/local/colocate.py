@@ -23,14 +23,14 @@ from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
 from hpcncf.launch.cancel import CancelCheck
 from hpcncf.local import machine, processes
-from hpcncf.local.processes import POLL_S, Ranks, Reason, Seat, Watch
+from hpcncf.local.processes import POLL_S, Ranks, Seat, Watch
 from hpcncf.monitor import gpu
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.schema import End, Packed, utc_now, write_record_with_retries
+from hpcncf.records.schema import EndReason, Packed, write_record_with_retries
 from hpcncf.worker.allocation import cpus_of_job
-from hpcncf.worker.attempt import needs_run, take_or_join
+from hpcncf.worker.attempt import build_end, needs_run, take_or_join
 from hpcncf.worker.environment import Place, slurm_job_id
 from hpcncf.worker.recorder import PACKED
 from hpcncf.worker.signals import BY_TASK, FirstSignal, stopped_task
@@ -270,16 +270,10 @@ class Working:
         self.members.clear()
         return codes
 
-    def _write_end(self, member: Member, reason: Reason) -> list[int]:
+    def _write_end(self, member: Member, reason: EndReason) -> list[int]:
         codes = [rank.returncode for rank in member.ranks]
         if not (self._orders.interrupted() and reason == "exited"):
-            end = End(
-                run_id=member.run.id,
-                attempt=member.attempt.number,
-                reason=reason,
-                exit_codes=list(codes),
-                ended_at=utc_now(),
-            )
+            end = build_end(member.run, member.attempt, reason, codes)
             try:
                 write_record_with_retries(member.attempt.end, end)
             except OSError as problem:

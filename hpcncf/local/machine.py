@@ -28,9 +28,8 @@ from hpcncf.records.schema import (
     SCHEMA_VERSION,
     Number,
     ProcessId,
-    RecordError,
     RecordPart,
-    read_record,
+    read_optional,
     write_record,
 )
 from hpcncf.records.submissions import Submission, SubmittedJob, user
@@ -182,11 +181,8 @@ def turn_file() -> Path:
 
 def turn() -> Turn | None:
     """The queue that runs on this machine now; None if there is none."""
-    try:
-        found = read_record(turn_file(), Turn)
-    except RecordError:
-        return None
-    return found if is_same_process(found.pid, found.process_started) else None
+    found = read_optional(turn_file(), Turn)
+    return found if found and is_same_process(found.pid, found.process_started) else None
 
 
 @contextmanager

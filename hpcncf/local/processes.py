@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths
+from hpcncf.records.schema import EndReason
 
-Reason = Literal["exited", "timeout", "cancelled"]
 Ranks = list[subprocess.Popen[bytes]]
 
 POLL_S: Final = 0.2
@@ -81,7 +81,7 @@ def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         # Else gloo asks a name server for the host's own name, and may wait for it.
-        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+        "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "CUDA_VISIBLE_DEVICES": ",".join(seat.gpus),
@@ -95,7 +95,7 @@ def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
 @contextlib.contextmanager
 def bound_to(cpus: list[int]) -> Iterator[None]:
     """Bind this thread to `cpus`; processes that it starts meanwhile inherit that."""
-    if sys.platform != "linux" or not cpus:
+    if not cpus:
         yield
         return
     before = os.sched_getaffinity(0)
@@ -108,8 +108,7 @@ def bound_to(cpus: list[int]) -> Iterator[None]:
 
 def end_with_parent() -> None:
     """Linux sends this process SIGTERM when its parent dies: no rank outlives its queue."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def hold_interrupt() -> None:
@@ -141,10 +140,10 @@ class Watch:
         self._leave_s, self._grace_s = leave_s, grace_s
         self._deadline = time.monotonic() + limit_s
         self._failed_at: float | None = None
-        self._ending: Reason | None = None
+        self._ending: EndReason | None = None
         self._kill_at = 0.0
 
-    def look(self) -> Reason | None:
+    def look(self) -> EndReason | None:
         """Why they ended, once all have; call it now and then."""
         codes, now = [rank.poll() for rank in self._ranks], time.monotonic()
         if None not in codes:
@@ -163,7 +162,7 @@ class Watch:
                     rank.wait()
         return None
 
-    def _why_to_end(self, now: float) -> Reason | None:
+    def _why_to_end(self, now: float) -> EndReason | None:
         if self._should_stop():
             return "cancelled"
         if now > self._deadline:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
+from hpcncf.monitor.windows import GpuWindow
 from hpcncf.records.schema import Gpu, GpuProcess
 
 
@@ -88,41 +89,6 @@ class Identity:
     memory_total_mib: float
 
 
-@dataclass(frozen=True)
-class GpuWindow:
-    """What adds up over a stretch of time, and two last states; None if NVML did not report it."""
-
-    length_s: float
-    busy_s: float | None
-    ours_s: float | None
-    energy_j: float | None
-    mhz_s: float | None
-    """Clock x time."""
-    throttled_s: tuple[float | None, ...]
-    """By reason, in the order of `REASONS`."""
-    memory_mib: float | None
-    ours_memory_mib: float | None
-
-
-def merge(first: GpuWindow, second: GpuWindow) -> GpuWindow:
-    """Two neighbours as one: a sum is known where both parts are."""
-    pairs = zip(first.throttled_s, second.throttled_s, strict=True)
-    return GpuWindow(
-        length_s=first.length_s + second.length_s,
-        busy_s=_sum(first.busy_s, second.busy_s),
-        ours_s=_sum(first.ours_s, second.ours_s),
-        energy_j=_sum(first.energy_j, second.energy_j),
-        mhz_s=_sum(first.mhz_s, second.mhz_s),
-        throttled_s=tuple(_sum(a, b) for a, b in pairs),
-        memory_mib=second.memory_mib,
-        ours_memory_mib=second.ours_memory_mib,
-    )
-
-
-def _sum(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b
-
-
 def gpus_of_node(
     identities: Sequence[Identity],
     chosen: Collection[int],
@@ -141,33 +107,33 @@ def gpus_of_node(
 def _gpu_record(
     identity: Identity, windows: Sequence[GpuWindow], processes: list[GpuProcess]
 ) -> Gpu:
-    def over_time(value: Callable[[GpuWindow], float | None], digits: int) -> list[float | None]:
-        return [_rounded(value(w), digits, w.length_s) for w in windows]
+    lengths_s = [window.length_s for window in windows]
 
-    def plain(value: Callable[[GpuWindow], float | None]) -> list[float | None]:
-        return [_rounded(value(w), 1) for w in windows]
+    def rounded(
+        values: Iterable[float | None], digits: int = 1, over: Iterable[float] = repeat(1.0)
+    ) -> list[float | None]:
+        return [
+            round(value / each, digits) if value is not None and each > 0 else None
+            for value, each in zip(values, over, strict=False)
+        ]
 
     return Gpu(
         index=identity.index,
         uuid=identity.uuid,
         name=identity.name,
         memory_total_mib=round(identity.memory_total_mib, 1),
-        busy=over_time(lambda w: w.busy_s, 3),
-        ours=over_time(lambda w: w.ours_s, 3),
-        memory_mib=plain(lambda w: w.memory_mib),
-        ours_memory_mib=plain(lambda w: w.ours_memory_mib),
-        energy_j=plain(lambda w: w.energy_j),
-        sm_mhz=over_time(lambda w: w.mhz_s, 0),
+        busy=rounded((w.busy_s for w in windows), 3, lengths_s),
+        ours=rounded((w.ours_s for w in windows), 3, lengths_s),
+        memory_mib=rounded(w.memory_mib for w in windows),
+        ours_memory_mib=rounded(w.ours_memory_mib for w in windows),
+        energy_j=rounded(w.energy_j for w in windows),
+        sm_mhz=rounded((w.mhz_s for w in windows), 0, lengths_s),
         throttled={
-            reason: [_rounded(w.throttled_s[at], 3, w.length_s) for w in windows]
+            reason: rounded((w.throttled_s[at] for w in windows), 3, lengths_s)
             for at, reason in enumerate(REASONS)
         },
         processes=processes,
     )
-
-
-def _rounded(value: float | None, digits: int, over: float = 1.0) -> float | None:
-    return round(value / over, digits) if value is not None and over > 0 else None
 
 
 # nvidia-ml-py is the optional extra `gpu`. Each GPU, driver and right leaves some questions open:
@@ -270,11 +236,19 @@ class Device:
         reasons = self._asked("nvmlDeviceGetCurrentClocksThrottleReasons")
         shares, held_mib = self._shares(), self._held_mib()
         self.processes.add(shares, held_mib, pids, length_s)
-        ours = self._ours_busy(shares, pids)
+        ours_s = ours_mib = None
+        if self._sees_pids and shares is not None:
+            ours = sum(share for pid, share in shares.items() if pid in pids)
+            ours_s = min(1.0, ours) * length_s
+        if self._sees_pids and held_mib is not None:
+            held = [mib for pid, mib in held_mib.items() if pid in pids]
+            self.used = self.used or bool(held)
+            known = [mib for mib in held if mib is not None]
+            ours_mib = sum(known) if len(known) == len(held) else None
         return GpuWindow(
             length_s=length_s,
             busy_s=rates.gpu / 100 * length_s if rates else None,
-            ours_s=None if ours is None else ours * length_s,
+            ours_s=ours_s,
             energy_j=self._spent_j(length_s),
             mhz_s=None if mhz is None else mhz * length_s,
             throttled_s=tuple(
@@ -282,7 +256,7 @@ class Device:
                 for bits in REASONS.values()
             ),
             memory_mib=memory.used / MIB if memory else None,
-            ours_memory_mib=self._ours_memory_mib(held_mib, pids),
+            ours_memory_mib=ours_mib,
         )
 
     def _asked(self, function: str, *arguments: Any) -> Any:
@@ -311,45 +285,20 @@ class Device:
         held = {process.pid: process.usedGpuMemory for process in running}
         return {pid: None if used is None else used / MIB for pid, used in held.items()}
 
-    def _ours_memory_mib(
-        self, held_mib: Mapping[int, float | None] | None, pids: Collection[int]
-    ) -> float | None:
-        if held_mib is None or not self._sees_pids:
-            return None
-        ours = [mib for pid, mib in held_mib.items() if pid in pids]
-        self.used = self.used or bool(ours)
-        known = [mib for mib in ours if mib is not None]
-        return sum(known) if len(known) == len(ours) else None
-
-    def _ours_busy(self, shares: Mapping[int, float] | None, pids: Collection[int]) -> float | None:
-        if shares is None or not self._sees_pids:
-            return None
-        return min(1.0, sum(share for pid, share in shares.items() if pid in pids))
-
     def _shares(self) -> dict[int, float] | None:
         """Of the time since the last call, by process; NVML keeps samples, some for each."""
-        samples = self._samples()
-        if samples is None:
-            return None
+        nvml = self._nvml
+        try:
+            samples = list(nvml.nvmlDeviceGetProcessUtilization(self._handle, self._newest_us))
+        except nvml.NVMLError as error:
+            # Both mean that no process was on the GPU; pynvml raises the first one too.
+            nobody = error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
+            return {} if nobody else None
         self._newest_us = max((one.timeStamp for one in samples), default=self._newest_us)
         shares: dict[int, list[float]] = {}
         for one in samples:
             shares.setdefault(one.pid, []).append(one.smUtil / 100)
         return {pid: sum(each) / len(each) for pid, each in shares.items()}
-
-    def _samples(self) -> list[Any] | None:
-        nvml = self._nvml
-        try:
-            return list(nvml.nvmlDeviceGetProcessUtilization(self._handle, self._newest_us))
-        except nvml.NVMLError as error:
-            # Both mean that no process was on the GPU; pynvml raises the first one too.
-            nobody = error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
-            return [] if nobody else None
-
-
-def visible(identities: Collection[Identity], used: Collection[int]) -> list[int]:
-    """Indices of the GPUs that the run may use, by its environment, or was seen to use."""
-    return sorted({*allowed(identities, os.environ), *used})
 
 
 def allowed(identities: Collection[Identity], env: Mapping[str, str]) -> list[int]:
@@ -358,23 +307,18 @@ def allowed(identities: Collection[Identity], env: Mapping[str, str]) -> list[in
     named = env.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [] if "SLURM_JOB_ID" in env else [one.index for one in identities]
-    numbered = _numbers_are_nvmls(identities, env)
+    # NVML counts by the PCI bus, CUDA the fastest first where nobody says otherwise.
+    alike = len({one.name for one in identities}) <= 1
+    by_number = alike or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     chosen: list[int] = []
-    for name in named.split(","):
-        match = [one.index for one in identities if _is(one, name.strip(), numbered)]
+    for name in map(str.strip, named.split(",")):
+        match = [
+            one.index
+            for one in identities
+            if (by_number and name == str(one.index))
+            or (name.startswith("GPU-") and one.uuid.startswith(name))
+        ]
         if len(match) != 1:
             break
         chosen += match
     return chosen
-
-
-def _numbers_are_nvmls(identities: Collection[Identity], env: Mapping[str, str]) -> bool:
-    """NVML counts by the PCI bus, CUDA the fastest first where nobody says otherwise."""
-    alike = len({one.name for one in identities}) <= 1
-    return alike or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-
-
-def _is(identity: Identity, name: str, numbered: bool) -> bool:
-    if name.isdigit():
-        return numbered and int(name) == identity.index
-    return name.startswith("GPU-") and identity.uuid.startswith(name)

@@ -6,10 +6,12 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import (
     Held,
@@ -22,9 +24,10 @@ from hpcncf.monitor.cgroup import (
     quota,
     read_counters,
     threads_per_core,
+    usable,
     usable_cpus,
 )
-from hpcncf.monitor.gpu import gpus_of_node, visible
+from hpcncf.monitor.gpu import allowed, gpus_of_node
 from hpcncf.monitor.memory_growth import steady
 from hpcncf.monitor.node import Node, network_link_mib_s, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
@@ -78,29 +81,14 @@ def warnings(
     cores: Cores, memory: Memory, elapsed_s: float, windows: list[Window], cpus: list[int]
 ) -> list[str]:
     """What a reader of these figures must know. `windows` and `cpus` are the node's, or empty."""
-    return [
-        *_core_warnings(cores),
-        *_run_warnings(memory, elapsed_s),
-        *_node_warnings(windows, cpus),
-        *_growth_warnings(windows),
-    ]
-
-
-def _core_warnings(cores: Cores) -> list[str]:
     found = []
-    short = describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota)
-    if short is not None:
+    if short := describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota):
         found.append(short)
     if cores.affinity_changed:
         found.append(
             f"the affinity mask was {cpu_list(cores.cpus)} at the start and another at the end: "
             "something bound the process anew (OMP_PROC_BIND does)"
         )
-    return found
-
-
-def _run_warnings(memory: Memory, elapsed_s: float) -> list[str]:
-    found = []
     if elapsed_s < TOO_SHORT_S:
         found.append(
             f"{elapsed_s:.2g} s is too short to judge CPU efficiency: start-up is most of it, and "
@@ -111,77 +99,57 @@ def _run_warnings(memory: Memory, elapsed_s: float) -> list[str]:
             f"memory peaked at {memory.rss_peak_mib / memory.limit_mib:.0%} of its limit of "
             f"{memory.limit_mib:.0f} MiB: ask for more, or the next run may be killed"
         )
-    return found
-
-
-def _node_warnings(windows: list[Window], cpus: list[int]) -> list[str]:
     length_s = sum(window.length_s for window in windows)
-    if length_s < 1:
-        return []
-    others = others_cores(windows) or 0.0
-    steal = sum(window.steal_s for window in windows) / length_s / len(cpus)
-    found = []
-    if others > OTHERS_CORES:
-        found.append(
-            f"a neighbour used {others:.1f} of your {len(cpus)} cores: speed measured here is too "
-            "low; measure again when the cores are yours alone"
-        )
-    if steal > STEAL_SHARE:
-        found.append(
-            f"the hypervisor took {steal:.0%} of the cores' time: this virtual machine shares its "
-            "cores with others"
-        )
-    return found
-
-
-def _growth_warnings(windows: list[Window]) -> list[str]:
+    if length_s >= 1:
+        others = sum(window.others_s for window in windows) / length_s
+        if others > OTHERS_CORES:
+            found.append(
+                f"a neighbour used {others:.1f} of your {len(cpus)} cores: speed measured here is "
+                "too low; measure again when the cores are yours alone"
+            )
+        steal = sum(window.steal_s for window in windows) / length_s / len(cpus)
+        if steal > STEAL_SHARE:
+            found.append(
+                f"the hypervisor took {steal:.0%} of the cores' time: this virtual machine shares "
+                "its cores with others"
+            )
     ends = [window.start_s + window.length_s for window in windows]
-    found = steady(ends, [window.anonymous_mib for window in windows])
-    return [str(found)] if found else []
-
-
-def others_cores(windows: list[Window]) -> float | None:
-    length_s = sum(window.length_s for window in windows)
-    return sum(window.others_s for window in windows) / length_s if length_s else None
+    if growth := steady(ends, [window.anonymous_mib for window in windows]):
+        found.append(str(growth))
+    return found
 
 
 def node_record(
-    run_id: str, attempt: int, node: str, node_index: int, started_at: str,
-    cpus: list[int], windows: list[Window], gpus: list[Gpu] | None = None,
-) -> NodeRecord:  # fmt: skip
-    """The series of one node, rounded to the precision of the clocks."""
+    windows: list[Window], cpus: list[int], gpus: list[Gpu] | None = None, **about: Any
+) -> NodeRecord:
+    """The series of one node, rounded to the precision of the clocks; `about`: run and node."""
+
+    def by_cpu(seconds: Callable[[Window], Sequence[float]]) -> list[list[float]]:
+        shares = [[_share(cpu, w.length_s) for cpu in seconds(w)] for w in windows]
+        return [[share[at] for share in shares] for at in range(len(cpus))]
+
+    def rounded(name: str, digits: int) -> list[float]:
+        return [round(getattr(window, name), digits) for window in windows]
+
     return NodeRecord(
-        run_id=run_id,
-        attempt=attempt,
-        node=node,
-        node_index=node_index,
-        started_at=started_at,
-        start_s=[round(w.start_s, 3) for w in windows],
-        length_s=[round(w.length_s, 3) for w in windows],
+        **about,
+        start_s=rounded("start_s", 3),
+        length_s=rounded("length_s", 3),
         cpus=cpus,
-        busy=_by_cpu(len(cpus), [w.busy_s for w in windows], windows),
-        ours=_by_cpu(len(cpus), [w.ours_s for w in windows], windows),
+        busy=by_cpu(lambda w: w.busy_s),
+        ours=by_cpu(lambda w: w.ours_s),
         steal=[_share(w.steal_s, w.length_s * len(cpus)) for w in windows],
         others_cores=[round(w.others_s / w.length_s, 3) for w in windows],
-        tree_cpu_s=[round(w.tree_cpu_s, 3) for w in windows],
-        rss_mib=[round(w.rss_mib, 1) for w in windows],
-        anonymous_mib=[round(w.anonymous_mib, 1) for w in windows],
-        memory_used_mib=[round(w.memory_used_mib, 1) for w in windows],
-        network_mib=[round(w.network_mib, 3) for w in windows],
+        tree_cpu_s=rounded("tree_cpu_s", 3),
+        rss_mib=rounded("rss_mib", 1),
+        anonymous_mib=rounded("anonymous_mib", 1),
+        memory_used_mib=rounded("memory_used_mib", 1),
+        network_mib=rounded("network_mib", 3),
         network_link_mib_s=network_link_mib_s(),
-        loopback_mib=[round(w.loopback_mib, 3) for w in windows],
-        disk_mib=[round(w.disk_mib, 3) for w in windows],
+        loopback_mib=rounded("loopback_mib", 3),
+        disk_mib=rounded("disk_mib", 3),
         gpus=gpus,
     )
-
-
-def _by_cpu(
-    cpus: int, seconds: list[tuple[float, ...]], windows: list[Window]
-) -> list[list[float]]:
-    return [
-        [_share(each[cpu], w.length_s) for each, w in zip(seconds, windows, strict=True)]
-        for cpu in range(cpus)
-    ]
 
 
 def _share(seconds: float, of_s: float) -> float:
@@ -202,9 +170,6 @@ class Highest:
         self.add_memory(sample.rss_mib, sample.anonymous_mib)
         self.threads = max(self.threads, sample.threads)
         self.processes = max(self.processes, len(sample.pids))
-
-    def add_swap(self, swap_mib: float) -> None:
-        self.swap_mib = max(self.swap_mib, swap_mib)
 
     def add_memory(self, rss_mib: float, anonymous_mib: float) -> None:
         self.rss_mib = max(self.rss_mib, rss_mib)
@@ -242,14 +207,15 @@ class Monitor:
         siblings: bool = False,
     ) -> None:
         """`siblings`: other monitors on this node, started alike, watch other ranks of the run."""
+        if not Path("/proc/self/stat").exists():
+            raise HpcncfError("a run is measured by Linux's /proc, and this system has none")
         self._run_id, self._attempt, self._node_index = run_id, attempt, node_index
         self._pid = pid or os.getpid()
         self._interval_s = interval_s
         self._clock = Clock(self._pid)
         self._tree = Tree(os.getpid()) if pid is None else Tree(os.getpid(), False, waited())
-        self._cpus = self._mask = usable_cpus(self._pid)
         self._quota = quota()
-        self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
+        self._look_at_mask()
         self._pinned: str | None = None
         self._allocated = allocated or self._usable
         self._highest = Highest()
@@ -278,10 +244,17 @@ class Monitor:
         self._sample()
         self._thread.start()
 
-    def efficiency(self) -> float | None:
-        """Of the CPU so far; None before the first tick."""
-        elapsed_s = self._clock.elapsed_s()
-        return self._last.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
+    def so_far(self) -> dict[str, float | None]:
+        """These fields of a run's progress, as of the last sample."""
+        elapsed_s, spent_s = self._clock.elapsed_s(), self._last.cpu_s
+        return {
+            "elapsed_s": elapsed_s,
+            "cpu_s": spent_s,
+            "cpu_efficiency": spent_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None,
+            "cores_usable": usable(),
+            "cores_allocated": self._allocated,
+            "rss_mib": self._last.rss_mib,
+        }
 
     def shortage(self) -> str | None:
         """Why fewer cores than the allocated can be used, where that is so."""
@@ -289,20 +262,12 @@ class Monitor:
 
     def rebound(self, how: str) -> None:
         """This process bound itself anew: what it may use is what it may use from now on."""
-        self._cpus = self._mask = usable_cpus(self._pid)
-        self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
+        self._look_at_mask()
         self._pinned = how
 
-    def elapsed_s(self) -> float:
-        return self._clock.elapsed_s()
-
-    def cpu_s(self) -> float:
-        """CPU seconds so far, as of the last sample."""
-        return self._last.cpu_s
-
-    def rss_mib(self) -> float:
-        """Resident memory of the process tree, as of the last sample."""
-        return self._last.rss_mib
+    def _look_at_mask(self) -> None:
+        self._cpus = self._mask = usable_cpus(self._pid)
+        self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
 
     def stop(self) -> Measured:
         """Stop sampling and return the measurements. Only once."""
@@ -326,25 +291,21 @@ class Monitor:
 
     def node_record(self) -> NodeRecord:
         """The node's series so far; without windows where this one does not sample the node."""
-        windows = self._windows.all()
+        windows, gpus = self._windows.all(), None
+        if self._node and (found := self._node.gpus):
+            series = [window.gpus for window in windows]
+            chosen = {*allowed(found.identities, os.environ), *found.used}
+            gpus = gpus_of_node(found.identities, chosen, series, found.processes)
         return node_record(
-            self._run_id,
-            self._attempt,
-            os.uname().nodename,
-            self._node_index,
-            self._node_started_at,
-            self._node.cpus if self._node else [],
             windows,
-            self._gpus(windows),
+            self._node.cpus if self._node else [],
+            gpus,
+            run_id=self._run_id,
+            attempt=self._attempt,
+            node=os.uname().nodename,
+            node_index=self._node_index,
+            started_at=self._node_started_at,
         )
-
-    def _gpus(self, windows: list[Window]) -> list[Gpu] | None:
-        gpus = self._node.gpus if self._node else None
-        if gpus is None:
-            return None
-        chosen = visible(gpus.identities, gpus.used)
-        series = [window.gpus for window in windows]
-        return gpus_of_node(gpus.identities, chosen, series, gpus.processes)
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)
@@ -377,7 +338,7 @@ class Monitor:
         self._last = self._tree.sample()
         self._highest.add(self._clock.elapsed_s(), self._last)
         if self._swaps:
-            self._highest.add_swap(self._tree.swapped_mib())
+            self._highest.swap_mib = max(self._highest.swap_mib, self._tree.swapped_mib())
         self._waited.look(self._tree.threads())
         self._mask = mask(self._pid) or self._mask
         if self._node is not None:
@@ -395,49 +356,46 @@ class Monitor:
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
-        granted, back = self._granted(elapsed_s, spent), between(self._before, read_counters())
-        memory = self._memory(spent, back)
-        cpus = self._node.cpus if self._node else []
-        messages = warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
+        back, cpus = between(self._before, read_counters()), self._cpus
+        cores = Cores(
+            allocated=self._allocated,
+            usable=self._usable,
+            used=spent.cpu_s / elapsed_s if elapsed_s > 0 else None,
+            cpus=cpus,
+            affinity_changed=self._mask != cpus,
+            quota=self._quota,
+            threads_per_core=threads_per_core(),
+            on_node=on_node(),
+            pinned=self._pinned,
+            numa_nodes=nodes(cpus),
+        )
+        limit = memory_limit()
+        memory = Memory(
+            rss_peak_mib=self._highest.rss_mib,
+            anonymous_peak_mib=self._highest.anonymous_mib,
+            limit_mib=limit.value if limit else None,
+            major_faults=spent.major_faults,
+            pressure_s=back.memory_s,
+            swap_peak_mib=self._highest.swap_mib,
+        )
+        windows, node_cpus = self._windows.all(), self._node.cpus if self._node else []
         return Measured(
             started_at=self._clock.started_at,
             ended_at=self._clock.at(elapsed_s),
             elapsed_s=elapsed_s,
-            cores=granted,
+            cores=cores,
             cpu=self._cpu(elapsed_s, spent, back),
             memory=memory,
             io=Io(
                 read_mib=spent.read_bytes / 2**20,
                 write_mib=spent.write_bytes / 2**20,
                 pressure_s=back.io_s,
-                blocked_s=self._blocked.total_s if procfs.LINUX else None,
+                blocked_s=self._blocked.total_s,
             ),
-            warnings=messages + self._problems[:1],
-        )
-
-    def _granted(self, elapsed_s: float, spent: Spent) -> Cores:
-        return Cores(
-            allocated=self._allocated,
-            usable=self._usable,
-            used=spent.cpu_s / elapsed_s if elapsed_s > 0 else None,
-            cpus=self._cpus,
-            affinity_changed=self._mask != self._cpus,
-            quota=self._quota,
-            threads_per_core=threads_per_core(),
-            on_node=on_node(),
-            pinned=self._pinned,
-            numa_nodes=nodes(self._cpus),
-        )
-
-    def _memory(self, spent: Spent, back: Held) -> Memory:
-        highest = self._highest
-        return Memory(
-            rss_peak_mib=highest.rss_mib,
-            anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
-            limit_mib=limit.value if (limit := memory_limit()) else None,
-            major_faults=spent.major_faults,
-            pressure_s=back.memory_s,
-            swap_peak_mib=highest.swap_mib if procfs.LINUX else None,
+            warnings=[
+                *warnings(cores, memory, elapsed_s, windows, node_cpus),
+                *self._problems[:1],
+            ],
         )
 
     def _cpu(self, elapsed_s: float, spent: Spent, back: Held) -> Cpu:

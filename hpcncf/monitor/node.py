@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import ROOT, contents, mask, parse_cpu_list, processes, step
 from hpcncf.monitor.gpu import open_gpus
@@ -94,17 +92,7 @@ class Counters:
 
 def read_counters() -> Counters:
     at_s = time.monotonic()
-    busy_s, steal_s = cpu_times() if procfs.LINUX else _cpu_times_elsewhere()
-    network, loopback = _network_mib()
-    return Counters(
-        at_s,
-        busy_s,
-        steal_s,
-        _memory_used_mib(),
-        network,
-        loopback,
-        _disk_mib() if procfs.LINUX else 0.0,
-    )
+    return Counters(at_s, *cpu_times(), _memory_used_mib(), *_network_mib(), _disk_mib())
 
 
 def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, float]]:
@@ -123,17 +111,8 @@ def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, fl
     return busy_s, steal_s
 
 
-def _cpu_times_elsewhere() -> tuple[dict[int, float], dict[int, float]]:
-    times = psutil.cpu_times(percpu=True)
-    busy_s = {cpu: sum(each) - each.idle for cpu, each in enumerate(times)}
-    return busy_s, dict.fromkeys(busy_s, 0.0)
-
-
 def _memory_used_mib() -> float:
     """What is not available to a new process: caches that can be dropped are."""
-    if not procfs.LINUX:
-        memory = psutil.virtual_memory()
-        return (memory.total - memory.available) / 2**20
     lines = procfs.read_file("/proc/meminfo").splitlines()
     kib = {name: int(value.split()[0]) for name, value in (line.split(b":") for line in lines)}
     return (kib[b"MemTotal"] - kib[b"MemAvailable"]) / 1024
@@ -141,16 +120,6 @@ def _memory_used_mib() -> float:
 
 def _network_mib() -> tuple[float, float]:
     """Received and sent over all interfaces but loopback, and received over loopback."""
-    if not procfs.LINUX:
-        counters = psutil.net_io_counters(pernic=True)
-        local = {name for name in counters if name.startswith("lo")}
-        sums = [
-            sum(
-                c.bytes_recv + c.bytes_sent for name, c in counters.items() if (name in local) == lo
-            )
-            for lo in (False, True)
-        ]
-        return sums[0] / 2**20, sums[1] / 2 / 2**20
     network = loopback = 0
     for line in procfs.read_file("/proc/net/dev").splitlines()[2:]:
         name, _, counts = line.partition(b":")

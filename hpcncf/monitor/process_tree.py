@@ -5,34 +5,10 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
-
-import psutil
 
 from hpcncf.monitor import procfs
 from hpcncf.monitor.procfs import Stat
-
-
-def tree(root: int, count_root: bool) -> tuple[float, float, float, int, list[int]]:
-    """User and system seconds of the living below `root`, MiB resident, threads, and who lives.
-
-    The root's own seconds are not in it: getrusage has them more exactly.
-    """
-    user_s = system_s = rss_mib = 0.0
-    threads, pids = 0, []
-    with suppress(psutil.NoSuchProcess):
-        top = psutil.Process(root)
-        for process in [*([top] if count_root else []), *top.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                times, memory = process.cpu_times(), process.memory_info()
-                threads += process.num_threads()
-                rss_mib += memory.rss / 2**20
-                pids.append(process.pid)
-                if process.pid != root:
-                    user_s, system_s = user_s + times.user, system_s + times.system
-    return user_s, system_s, rss_mib, threads, pids
-
 
 # A process's times as the kernel keeps them hold those of every child that it waited for. So the
 # sum over the living (a zombie is one: nobody has waited for it yet) counts each second exactly
@@ -122,8 +98,6 @@ class Tree:
 
     def sample(self) -> Sample:
         account = self._account()  # before any child is read: see the module's opening
-        if not procfs.LINUX:
-            return self._sample_elsewhere(account or Spent())
         last, self._known = self._known, self._walk()
         self._keep_lost(last)
         user_s, system_s = self._sum(account)
@@ -152,13 +126,6 @@ class Tree:
     def swapped_mib(self) -> float:
         """Of the processes that the last sample found."""
         return sum(procfs.swapped_mib(pid) for pid in self._counted())
-
-    def _sample_elsewhere(self, account: Spent) -> Sample:
-        user_s, system_s, rss_mib, threads, pids = tree(self.root, self.count_root)
-        user_s, system_s = account.user_s + user_s, account.system_s + system_s
-        if user_s + system_s > sum(self._total):
-            self._total = [user_s, system_s]
-        return Sample(self._total[0], self._total[1], rss_mib, 0.0, threads, tuple(pids))
 
     def spent(self) -> Spent:
         """The whole account, living descendants' switches and storage included. Not every second:

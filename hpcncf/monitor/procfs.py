@@ -9,9 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
-LINUX = Path("/proc/self/stat").exists()
 # A kernel may be built without CONFIG_PROC_CHILDREN.
 HAS_CHILDREN = bool(list(Path("/proc/self/task").glob("*/children")))
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -176,8 +173,6 @@ def age_s(pid: int) -> float:
 
     psutil's create_time is off by up to a second: it adds a boot time in whole seconds.
     """
-    if not LINUX:
-        return max(0.0, time.time() - psutil.Process(pid).create_time())
     found = stat(f"/proc/{pid}")
     if found is None:
         return 0.0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from hpcncf.monitor import gpu, procfs
-from hpcncf.monitor.gpu import GpuWindow
+from hpcncf.monitor import procfs
 
 
 class Clock:
@@ -61,27 +60,43 @@ class Window:
         return max(0.0, sum(self.busy_s) - self.tree_cpu_s)
 
 
-def merge(first: Window, second: Window) -> Window:
-    """Two neighbours as one."""
-    return Window(
-        start_s=first.start_s,
-        length_s=first.length_s + second.length_s,
-        busy_s=_added(first.busy_s, second.busy_s),
-        ours_s=_added(first.ours_s, second.ours_s),
-        steal_s=first.steal_s + second.steal_s,
-        tree_cpu_s=first.tree_cpu_s + second.tree_cpu_s,
-        network_mib=first.network_mib + second.network_mib,
-        loopback_mib=first.loopback_mib + second.loopback_mib,
-        disk_mib=first.disk_mib + second.disk_mib,
-        rss_mib=second.rss_mib,
-        memory_used_mib=second.memory_used_mib,
-        gpus=tuple(map(gpu.merge, first.gpus, second.gpus)),
-        anonymous_mib=second.anonymous_mib,
-    )
+@dataclass(frozen=True)
+class GpuWindow:
+    """The same of one GPU; None if NVML did not report it."""
+
+    length_s: float
+    busy_s: float | None
+    ours_s: float | None
+    energy_j: float | None
+    mhz_s: float | None
+    """Clock x time."""
+    throttled_s: tuple[float | None, ...]
+    """By reason, in the order of `gpu.REASONS`."""
+    memory_mib: float | None
+    """At the end."""
+    ours_memory_mib: float | None
+    """At the end."""
 
 
-def _added(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(a + b for a, b in zip(first, second, strict=True))
+W = TypeVar("W", Window, GpuWindow)
+AT_THE_END: Final = {"rss_mib", "memory_used_mib", "anonymous_mib", "memory_mib", "ours_memory_mib"}
+
+
+def merge(first: W, second: W) -> W:
+    """Two neighbours as one: a sum is known where both parts are."""
+    names = [field.name for field in fields(first) if field.name not in AT_THE_END]
+    sums = {name: _sum(getattr(first, name), getattr(second, name)) for name in names}
+    if isinstance(first, Window):
+        sums["start_s"] = first.start_s
+    return replace(second, **sums)
+
+
+def _sum(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return None
+    if isinstance(first, tuple):
+        return tuple(map(_sum, first, second))
+    return merge(first, second) if isinstance(first, GpuWindow) else first + second
 
 
 class Windows:

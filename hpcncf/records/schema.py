@@ -704,6 +704,9 @@ class Claim(RecordPart):
     """The job's start: 0 is the first, a requeue begins the next."""
 
 
+EndReason = Literal["exited", "timeout", "cancelled"]
+
+
 class End(RecordPart):
     """How an attempt ended, by its local launcher, written after the last rank has ended."""
 
@@ -711,7 +714,7 @@ class End(RecordPart):
     kind: Literal["end"] = "end"
     run_id: str
     attempt: Integer
-    reason: Literal["exited", "timeout", "cancelled"]
+    reason: EndReason
     exit_codes: list[Integer | None]
     """By rank; negative is the signal that ended it."""
     ended_at: Moment
@@ -814,6 +817,14 @@ def read_record(path: Path, kind: type[R]) -> R:
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         raise RecordError(f"{path}: {where[:100]}: {message[:200]}") from None
+
+
+def read_optional(path: Path, kind: type[R]) -> R | None:
+    """The record; None if it is missing or cannot be read."""
+    try:
+        return read_record(path, kind)
+    except RecordError:
+        return None
 
 
 def write_record_with_retries(path: Path, record: BaseModel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,7 +14,7 @@ from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import claims
 from hpcncf.records.claims import is_alive
-from hpcncf.records.schema import Claim, RecordError, read_record
+from hpcncf.records.schema import Claim, End, EndReason, read_optional, utc_now
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.worker.environment import Place, launched_by, requeued, slurm_job_id
 from hpcncf.worker.signals import restart
@@ -42,17 +43,27 @@ def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPat
 
 
 def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
-    try:
-        claim = read_record(attempt.claim, Claim)
-    except RecordError:
+    claim = read_optional(attempt.claim, Claim)
+    if claim is None:
         return False
     same = (claim.slurm_job_id, claim.slurm_restart) == start
-    return same and (start[0] is not None or is_alive(claim, attempt) or _since_we_began(claim))
-
-
-def _since_we_began(claim: Claim) -> bool:
-    """Whether it was claimed after this process began: a program may end before all have looked."""
+    if not same or start[0] is not None or is_alive(claim, attempt):
+        return same
+    # A program may end before all have looked: one claimed after this process began is ours, too.
     return datetime.fromisoformat(claim.claimed_at).timestamp() >= psutil.Process().create_time()
+
+
+def build_end(
+    run: Run, attempt: AttemptPaths, reason: EndReason, exit_codes: Sequence[int | None]
+) -> End:
+    """The attempt's end as its launcher writes it; `exit_codes` by rank."""
+    return End(
+        run_id=run.id,
+        attempt=attempt.number,
+        reason=reason,
+        exit_codes=list(exit_codes),
+        ended_at=utc_now(),
+    )
 
 
 def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import which
@@ -38,16 +37,16 @@ CHUNK: Final = 65536
 class Output:
     """The pipe, and the thread at its reading end."""
 
-    def __init__(self, seen: Callable[[bytes], None]) -> None:
-        self._seen = seen
+    def __init__(self) -> None:
         self._reading, self.writing = os.pipe()
         self._ended, self._ending = os.pipe()
         self._to = _descriptor()
         self.ended_a_line = True
         self._thread = threading.Thread(target=self._pass_on, name="hpcncf-output", daemon=True)
 
-    def start(self) -> None:
-        """Once the program has its end of the pipe."""
+    def start(self, seen: Callable[[bytes], None]) -> None:
+        """Once the program has its end of the pipe; `seen` is called with all that passes."""
+        self._seen = seen
         os.close(self.writing)
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -67,7 +66,7 @@ class Output:
         while self._ended not in {descriptor for descriptor, _ in poll.poll()}:
             if not self._one_chunk():
                 return
-        left = _capacity(self._reading)
+        left = fcntl.fcntl(self._reading, fcntl.F_GETPIPE_SZ)  # no more can have been left there
         poll.unregister(self._ended)
         while left > 0 and poll.poll(0):
             passed = self._one_chunk()
@@ -90,12 +89,6 @@ def _descriptor() -> int:
         return sys.stdout.fileno()
     except OSError:  # what stands in for it has none
         return 1
-
-
-def _capacity(pipe: int) -> int:
-    """The most that can have been in the pipe when its writer ended."""
-    of_linux = getattr(fcntl, "F_GETPIPE_SZ", None)
-    return CHUNK if of_linux is None else fcntl.fcntl(pipe, of_linux)
 
 
 MARK: Final = b"hpcncf: "
@@ -312,12 +305,6 @@ class Child:
 
     def _next_signal(self, within_s: float) -> int | None:
         """The signal that came and is to be handled; None after `within_s`."""
-        if sys.platform == "darwin":  # which has no sigwaitinfo: no sender's code
-            pending = signal.sigpending() & _WAITED_FOR - {signal.SIGINT}
-            if pending:
-                return signal.sigwait(pending)
-            time.sleep(0.1)
-            return signal.SIGCHLD
         # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
         # its time, Python's (seen in 3.11) reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, within_s)
@@ -361,16 +348,14 @@ def shell_code(code: int) -> int:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of orphaned descendants, so that their time is counted (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """Become the parent of orphaned descendants, so that their time is counted."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_with_parent() -> None:
-    """A rank that is killed takes its program along (Linux only)."""
+    """A rank that is killed takes its program along."""
     _unblock()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _unblock() -> None:

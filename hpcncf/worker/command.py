@@ -12,16 +12,15 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.monitor.cgroup import in_slurm_step
-from hpcncf.monitor.monitor_thread import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
 from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host
 from hpcncf.records.schema import Outcome, RankRecord, write_record_with_retries
 from hpcncf.worker.attempt import all_left
-from hpcncf.worker.child_process import FILE, CannotStart, Child, Output, Report, check, shell_code
+from hpcncf.worker.child_process import CannotStart, Child, Output, check, shell_code
 from hpcncf.worker.environment import Place, end_line, launched_by, print_line, rendezvous
 from hpcncf.worker.record_command import Started, describe_exit
-from hpcncf.worker.recorder import Recorded, changes, node_cpus
+from hpcncf.worker.recorder import Recorded, changes
 from hpcncf.worker.signals import Decision, Held, Stopped, decide, put_back
 
 # If several came, the first of these counts: a job that somebody ended is not to come back.
@@ -32,10 +31,9 @@ OTHERS_S: Final = 60.0
 
 def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     """Run the program as this rank, and write its record. Returns the exit code."""
-    described = describe_host()
+    host = describe_host()
     edited = changes(run, attempt) if place.local_rank == 0 else []
-    report = Report()
-    output = Output(report.read)
+    output = Output()
     try:
         for each in STOPPING:  # one that came before there was a program to pass it on to
             held = signal.getsignal(each)
@@ -47,35 +45,16 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
             raise error.with_traceback(None) from None
         sys.stderr.write(f"hpcncf: {error}\n")
         return error.exit_code
-    started = Started(run, attempt, place, child.pid, described, launched_by())
-    monitor = Monitor(
-        run.id,
-        attempt.number,
-        node_index=place.node_index,
-        pid=child.pid,
-        allocated=float(run.resources.cpus_per_task),
-        node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
-        node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
-    )
-
-    def write_progress() -> None:
-        if place.rank == 0:
-            report.read_file(attempt.output / FILE)
-            started.write_progress(monitor, dict(report.values))
-
-    monitor.start()
-    output.start()
-    code = child.wait(write_progress, monitor.see_main)
+    cores = float(run.resources.cpus_per_task)
+    started = Started(run, attempt, place, child, host, launched_by(), cores)
+    output.start(started.report.read)
+    code, measured = started.wait()
     output.end()
-    measured = monitor.stop()
-    report.end()
-    if place.rank == 0:
-        report.read_file(attempt.output / FILE)
     # A program that was asked to stop did what it could; its exit code does not show whether that
     # was all.
     signals = [each for each in STOPPING if each in child.signals]
     outcome: Outcome = "stopped" if signals else "completed" if code == 0 else "failed"
-    record = started.record(measured, code, outcome, report.values, [*report.problems, *edited])
+    record = started.record(measured, code, outcome, edited)
     if signals:
         return _end_stopped(record, run, attempt, Stopped(signals[0]))
     _write(record, attempt)

@@ -23,14 +23,19 @@ PART = re.compile(r"\[([^\]]*)\]|([^\[\],]+)")
 
 def hosts(nodelist: str) -> list[str]:
     """`rack[1-2]n[03-04],login` -> rack1n03, rack1n04, rack2n03, rack2n04, login."""
-    return [host for name in _names(nodelist) for host in _expanded(name)]
+    found = list[str]()
+    for name in re.findall(r"(?:\[[^\]]*\]|[^\[\],])+", nodelist):  # cut at commas outside brackets
+        parts = [[text] if text else _numbers(ranges) for ranges, text in PART.findall(name)]
+        found += map("".join, itertools.product(*parts))
+    return found
 
 
-def first_host(nodelist: str) -> str:
-    """`cpu[03-05,9],gpu1` -> `cpu03`."""
-    found = hosts(nodelist)
-    assert found, nodelist
-    return found[0]
+def _numbers(ranges: str) -> Iterator[str]:
+    """`01-03,7` -> 01, 02, 03, 7: the first number's zeros give the width."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield str(number).zfill(len(first))
 
 
 def per_node(compressed: str) -> list[int]:
@@ -42,24 +47,6 @@ def per_node(compressed: str) -> list[int]:
             return []
         found += [int(number[1])] * int(number[2] or 1)
     return found
-
-
-def _names(nodelist: str) -> list[str]:
-    """Cut at the commas outside of brackets."""
-    return re.findall(r"(?:\[[^\]]*\]|[^\[\],])+", nodelist)
-
-
-def _expanded(name: str) -> list[str]:
-    parts = [list(_numbers(numbers)) if numbers else [text] for numbers, text in PART.findall(name)]
-    return ["".join(chosen) for chosen in itertools.product(*parts)]
-
-
-def _numbers(ranges: str) -> Iterator[str]:
-    """`01-03,7` -> 01, 02, 03, 7: the first number's zeros give the width."""
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            yield str(number).zfill(len(first))
 
 
 LaunchedBy = Literal["local", "slurm", "torchrun", "run", "debug", "train"]
@@ -175,7 +162,7 @@ def master(env: Mapping[str, str] = os.environ) -> str:
         return env["MASTER_ADDR"]
     if env.get("SLURM_STEP_NUM_NODES", "1") == "1":
         return "127.0.0.1"
-    return first_host(env["SLURM_STEP_NODELIST"])
+    return hosts(env["SLURM_STEP_NODELIST"])[0]
 
 
 def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:

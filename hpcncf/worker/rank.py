@@ -8,35 +8,26 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run
-from hpcncf.monitor import procfs
-from hpcncf.monitor.cgroup import in_slurm_step, usable
+from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import plan_file as folders
 from hpcncf.records.claims import later_attempt
 from hpcncf.records.plan_file import read_plan
-from hpcncf.records.schema import (
-    Claim,
-    Progress,
-    RankRecord,
-    RecordError,
-    read_record,
-    utc_now,
-    write_record,
-)
 from hpcncf.slurm.site import anchored
-from hpcncf.state.decide import completed
+from hpcncf.state.decide import complete, last_attempt, read_attempts
 from hpcncf.worker import environment
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import rank
-from hpcncf.worker.environment import Place, end_line, epoch_line, print_line
-from hpcncf.worker.recorder import Recorded, oneself
+from hpcncf.worker.environment import Place, end_line, epoch_line, print_line, requeued
+from hpcncf.worker.recorder import Recorded, oneself, write_progress
 from hpcncf.worker.signals import Stopped
 
 if TYPE_CHECKING:
@@ -89,9 +80,6 @@ def select_run(plan: Plan, run_id: str | None) -> Run:
     raise UsageError("\n".join(lines))
 
 
-R = TypeVar("R", Claim, RankRecord)
-
-
 def work(results: Path, run_id: str | None = None, again: bool = False, over: int = 0) -> int:
     """Be one rank of a planned run; returns its exit code.
 
@@ -110,7 +98,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     place, paths = environment.place(), results.run(run.id)
     _check_size(run, place)
     claimed = os.environ.get("HPCNCF_ATTEMPT")
-    if claimed is None and _done(paths, again):
+    if claimed is None and _done(run, paths, again):
         sys.stderr.write(
             f"run {run.id} is complete and is not run again. Use --again to run it once more\n"
         )
@@ -142,7 +130,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
     if place.rank == 0:
         print_line(end_line(recorded.attempt.rank(0)))
-    if complete(recorded.attempt):  # true for the last rank
+    if complete(run, read_attempts(recorded.attempt)):  # true for the last rank
         for path in (paths.checkpoint, paths.previous_checkpoint, *paths.partial_files()):
             _remove(path)
     return 0
@@ -157,13 +145,12 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _done(paths: RunPaths, again: bool) -> bool:
+def _done(run: Run, paths: RunPaths, again: bool) -> bool:
     """Whether the run is complete; with `again`, by an earlier start of this very job."""
-    last = paths.attempts()[-1:]
-    if not last or not complete(last[0]):
+    last = last_attempt(paths)
+    if last is None or not complete(run, last):
         return False
-    claim = _read_record(last[0].claim, Claim)
-    return not again or (claim is not None and environment.requeued(claim.slurm_job_id))
+    return not again or (last.claim is not None and requeued(last.claim.slurm_job_id))
 
 
 def _check_size(run: Run, place: Place) -> None:
@@ -179,26 +166,18 @@ def _check_size(run: Run, place: Place) -> None:
         )
 
 
-def complete(attempt: AttemptPaths) -> bool:
-    """Whether every rank left a record of outcome completed."""
-    left = [_read_record(path, RankRecord) for path in attempt.rank_records()]
-    return completed([record for record in left if record])
-
-
-def _read_record(path: Path, kind: type[R]) -> R | None:
-    try:
-        return read_record(path, kind)
-    except RecordError:
-        return None
-
-
 def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
         raise AssertionError("a command is run elsewhere")
     recorded.warnings += environment.set_openmp(run.training)
     epochs = run.training.epochs
-    write_progress = _progress_writer(recorded, paths, epochs)
+
+    def write_position(position: TrainingProgress) -> None:
+        _still_ours(recorded, paths)
+        position_and_length = asdict(position) | {"epochs": epochs}
+        write_progress(recorded.monitor, run, recorded.attempt, **position_and_length)
+
     from hpcncf.ncf import profiling
     from hpcncf.ncf.checkpoint import TrainingProgress
     from hpcncf.ncf.data.prepared import load_prepared
@@ -206,7 +185,7 @@ def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
     from hpcncf.ncf.trainer import Trainer
 
     if place.rank == 0:
-        write_progress(TrainingProgress("startup", 0, 0, 0, None))
+        write_position(TrainingProgress("startup", 0, 0, 0, None))
     join_group(place, run.resources, run.training, run.id)
     if shares_attempt:
         gather_objects(recorded.attempt.number, place)
@@ -227,7 +206,7 @@ def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
             data,
             place,
             paths,
-            write_progress,
+            write_position,
             lambda epoch: print_line(epoch_line(epoch, epochs)),
             recorded.stop,
             watched,
@@ -235,38 +214,6 @@ def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
         )
         recorded.trainer.train()
     _still_ours(recorded, paths)
-
-
-def _progress_writer(
-    recorded: Recorded, paths: RunPaths, epochs: int
-) -> Callable[[TrainingProgress], None]:
-    """A writer of progress.json, which raises HpcncfError if a later attempt has taken over."""
-
-    def write_progress(position: TrainingProgress) -> None:
-        _still_ours(recorded, paths)
-        progress = Progress(
-            run_id=recorded.run.id,
-            attempt=recorded.attempt.number,
-            updated_at=utc_now(),
-            elapsed_s=procfs.age_s(os.getpid()),
-            phase=position.phase,
-            epoch=position.epoch,
-            epochs=epochs,
-            step=position.step,
-            steps_per_epoch=position.steps_per_epoch,
-            instances_per_s=position.instances_per_s,
-            evaluated=position.evaluated,
-            cpu_efficiency=recorded.monitor.efficiency(),
-            cores_usable=usable(),
-            cores_allocated=float(recorded.run.resources.cpus_per_task),
-            cpu_s=recorded.monitor.cpu_s(),
-            rss_mib=recorded.monitor.rss_mib(),
-        )
-        # Without it `status` shows less; the training goes on.
-        with contextlib.suppress(OSError):
-            write_record(recorded.attempt.progress, progress)
-
-    return write_progress
 
 
 def batches_line(batches: Batches, epochs: int) -> str:

@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final
 
 import psutil
 
@@ -17,7 +16,7 @@ from hpcncf.errors import signal_name
 from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.monitor.cgroup import usable
-from hpcncf.monitor.monitor_thread import Measured, Monitor
+from hpcncf.monitor.monitor_thread import Measured
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
 from hpcncf.probe.launch import observed, unobservable
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
@@ -25,19 +24,15 @@ from hpcncf.records.claims import claim_attempt, process_start
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import add_command, writing
 from hpcncf.records.schema import (
-    End,
     NodeRecord,
     Outcome,
-    Progress,
     RankRecord,
-    RecordError,
-    Reported,
-    read_record,
+    read_optional,
     utc_now,
     write_record,
 )
 from hpcncf.worker.allocation import allocated_cores
-from hpcncf.worker.attempt import all_left, take_or_join
+from hpcncf.worker.attempt import all_left, build_end, take_or_join
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
 from hpcncf.worker.environment import (
     LaunchedBy,
@@ -46,13 +41,12 @@ from hpcncf.worker.environment import (
     slurm_job_id,
     start_of_ranks,
 )
-from hpcncf.worker.recorder import build_record
+from hpcncf.worker.recorder import build_record, start_monitor, write_progress
 
 # A rank that ended waits this long for the others' records, whose summary the first rank prints.
 OTHERS_S: Final = 60.0
 ALONE: Final = Place()
 NO_REMEDIES: Final = Remedies()
-R = TypeVar("R", RankRecord, NodeRecord)
 
 
 @dataclass(frozen=True)
@@ -68,83 +62,87 @@ class Recorded:
     """Why the record could not be written."""
 
 
-@dataclass(frozen=True)
 class Started:
-    """A command at work, as which rank of which run."""
+    """A command at work as a rank of a run, and its monitor."""
 
-    run: Run
-    attempt: AttemptPaths
-    place: Place
-    pid: int
-    environment: Mapping[str, Any]
-    launched_by: LaunchedBy
+    def __init__(
+        self,
+        run: Run,
+        attempt: AttemptPaths,
+        place: Place,
+        child: Child,
+        host: Mapping[str, Any],
+        launched_by: LaunchedBy,
+        allocated: float,
+    ) -> None:
+        self.run, self.attempt, self.place, self.child = run, attempt, place, child
+        self.report = Report()
+        self._host, self._launched_by = dict(host), launched_by
+        self._process_started: float | None = None
+        with suppress(psutil.NoSuchProcess):  # it may have ended at once
+            self._process_started = process_start(child.pid)
+        self.monitor = start_monitor(run, place, attempt, allocated, child.pid)
 
-    @cached_property
-    def process_started(self) -> float | None:
-        """When the command started; None if it ended at once."""
-        with suppress(psutil.NoSuchProcess):
-            return process_start(self.pid)
-        return None
+    def wait(self) -> tuple[int, Measured]:
+        """Wait for its end; returns its exit code, or minus the signal, and what was measured."""
+        self._write_progress()  # by it `status` finds the command if this process is killed
+        code = self.child.wait(self._write_progress, self.monitor.see_main)
+        return code, self.monitor.stop()
+
+    def _write_progress(self) -> None:
+        if self.place.rank != 0:
+            return
+        so_far = Report()  # of its own: a file that is just being written is no problem yet
+        so_far.values = dict(self.report.values)
+        so_far.read_file(self.attempt.output / FILE)
+        speed = so_far.values.get("instances_per_s")
+        profiles, _ = read_profiles(self.attempt.probe(0))
+        steps, phases = shares_so_far(profiles)
+        write_progress(
+            self.monitor,
+            self.run,
+            self.attempt,
+            phase="command",
+            epoch=0,
+            epochs=0,
+            step=steps,
+            steps_per_epoch=0,
+            reported=so_far.values,
+            instances_per_s=speed if isinstance(speed, int | float) else None,
+            pid=self.child.pid,
+            process_started=self._process_started,
+            phases=phases,
+        )
 
     def record(
-        self,
-        measured: Measured,
-        code: int,
-        outcome: Outcome,
-        reported: Reported | None = None,
-        problems: Sequence[str] = (),
+        self, measured: Measured, code: int, outcome: Outcome, edited: Sequence[str] = ()
     ) -> RankRecord:
+        self.report.end()
+        if self.place.rank == 0:
+            self.report.read_file(self.attempt.output / FILE)
         folder, program = self.attempt.probe(self.place.rank), self.run.workload
         is_probed = folder.exists()
         profiles, unread = take_profiles(folder)
         if is_probed and not profiles and isinstance(program, Program):
             deaf = unobservable(program.templates)
             unread = [*unread, *([deaf] if deaf else [])]
+        kind, _, message = describe_exit(code).rpartition(": ")
         return build_record(
             self.run,
             self.place,
             self.attempt,
             measured,
-            pid=self.pid,
-            launched_by=self.launched_by,
+            pid=self.child.pid,
+            launched_by=self._launched_by,
             outcome=outcome,
             exit_code=code,
-            error=_error(code),
-            environment=dict(self.environment),
+            error={"type": kind, "message": message, "traceback": ""} if code else None,
+            environment=self._host,
             training=None,
-            reported=reported or {},
+            reported=self.report.values,
             program=profiles,
-            warnings=[*problems, *unread],
+            warnings=[*self.report.problems, *edited, *unread],
         )
-
-    def write_progress(self, monitor: Monitor, reported: Reported) -> None:
-        speed = reported.get("instances_per_s")
-        profiles, _ = read_profiles(self.attempt.probe(self.place.rank))
-        steps, phases = shares_so_far(profiles)
-        progress = Progress(
-            run_id=self.run.id,
-            attempt=self.attempt.number,
-            updated_at=utc_now(),
-            elapsed_s=monitor.elapsed_s(),
-            phase="command",
-            epoch=0,
-            epochs=0,
-            step=steps,
-            steps_per_epoch=0,
-            reported=reported,
-            instances_per_s=speed if isinstance(speed, int | float) else None,
-            cpu_efficiency=monitor.efficiency(),
-            cores_usable=usable(),
-            cores_allocated=float(self.run.resources.cpus_per_task),
-            cpu_s=monitor.cpu_s(),
-            rss_mib=monitor.rss_mib(),
-            pid=self.pid,
-            process_started=self.process_started,
-            phases=phases,
-        )
-        # Without it, `status` says less; the command goes on.
-        with suppress(OSError):
-            write_record(self.attempt.progress, progress)
 
 
 def record(
@@ -196,7 +194,7 @@ def _record(
     attempt: AttemptPaths,
     run: Run,
     place: Place,
-    described: dict[str, Any],
+    host: dict[str, Any],
     allocated: float,
 ) -> Recorded:
     variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
@@ -206,60 +204,34 @@ def _record(
     try:
         child = Child(command, env=variables)
     except CannotStart as error:
-        write_record(attempt.end, _end(run, attempt, [error.exit_code], "exited"))
+        write_record(attempt.end, build_end(run, attempt, "exited", [error.exit_code]))
         raise
-    monitor = Monitor(
-        run.id,
-        attempt.number,
-        node_index=place.node_index,
-        pid=child.pid,
-        allocated=allocated,
-        node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
-        siblings=place.local_world_size > 1,
+    started = Started(run, attempt, place, child, host, "run", allocated)
+    code, measured = started.wait()
+    ended = child.asked_to_end and code != 0
+    rank = started.record(
+        measured, code, "completed" if code == 0 else "stopped" if ended else "failed"
     )
-    started = Started(run, attempt, place, child.pid, described, "run")
-    monitor.start()
-    started.write_progress(monitor, {})  # by it `status` finds the command if this is killed
-    code = child.wait(lambda: started.write_progress(monitor, {}), monitor.see_main)
-    measured = monitor.stop()
-    report = Report()
-    report.read_file(attempt.output / FILE)
-    rank = started.record(measured, code, _outcome(child, code), report.values, report.problems)
-    problem = _leave(child, code, attempt, run, rank)
-    return Recorded(code, attempt.folder, rank, monitor.node_record(), problem)
+    problem = None
+    try:
+        write_record(attempt.rank(rank.rank), rank)
+        if rank.rank == 0:
+            all_left(attempt, rank.world_size, OTHERS_S)
+            records = [read_optional(path, RankRecord) for path in attempt.rank_records()]
+            codes = [each.exit_code or 0 for each in records if each]
+            end = build_end(run, attempt, "cancelled" if ended else "exited", codes)
+            write_record(attempt.end, end)
+    except OSError as error:  # a full disk must not hide how the command ended
+        problem = f"{attempt.folder}: the record is not written: {error.strerror}"
+    return Recorded(code, attempt.folder, rank, started.monitor.node_record(), problem)
 
 
 def others(recorded: Recorded) -> tuple[list[RankRecord], list[NodeRecord]]:
     """All ranks' and nodes' records, as the first rank sees them at the end."""
     attempt = AttemptPaths(recorded.folder)
-    ranks = [_read(path, RankRecord) for path in attempt.rank_records()]
-    nodes = [_read(path, NodeRecord) for path in attempt.node_records()]
+    ranks = [read_optional(path, RankRecord) for path in attempt.rank_records()]
+    nodes = [read_optional(path, NodeRecord) for path in attempt.node_records()]
     return [each for each in ranks if each], [each for each in nodes if each]
-
-
-def _read(path: Path, kind: type[R]) -> R | None:
-    with suppress(RecordError):
-        return read_record(path, kind)
-    return None
-
-
-def _leave(
-    child: Child, code: int, attempt: AttemptPaths, run: Run, rank: RankRecord
-) -> str | None:
-    """Write what is left; a full disk must not hide how the command ended."""
-    reason: Literal["exited", "cancelled"] = "exited"
-    if child.asked_to_end and code != 0:
-        reason = "cancelled"
-    try:
-        write_record(attempt.rank(rank.rank), rank)
-        if rank.rank == 0:
-            all_left(attempt, rank.world_size, OTHERS_S)
-            records = [_read(path, RankRecord) for path in attempt.rank_records()]
-            codes = [each.exit_code or 0 for each in records if each]
-            write_record(attempt.end, _end(run, attempt, codes, reason))
-    except OSError as error:
-        return f"{attempt.folder}: the record is not written: {error.strerror}"
-    return None
 
 
 def planned(
@@ -316,29 +288,6 @@ def _here() -> str:
     return "."
 
 
-def _outcome(child: Child, code: int) -> Outcome:
-    return "completed" if code == 0 else "stopped" if child.asked_to_end else "failed"
-
-
-def _error(code: int) -> dict[str, str] | None:
-    if code == 0:
-        return None
-    kind, _, message = describe_exit(code).rpartition(": ")
-    return {"type": kind, "message": message, "traceback": ""}
-
-
 def describe_exit(code: int) -> str:
     """`exit code: 3`, `signal: 9 (SIGKILL)`."""
     return f"exit code: {code}" if code >= 0 else f"signal: {signal_name(-code)}"
-
-
-def _end(
-    run: Run, attempt: AttemptPaths, codes: list[int], reason: Literal["exited", "cancelled"]
-) -> End:
-    return End(
-        run_id=run.id,
-        attempt=attempt.number,
-        reason=reason,
-        exit_codes=codes,
-        ended_at=utc_now(),
-    )

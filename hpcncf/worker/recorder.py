@@ -30,9 +30,11 @@ from hpcncf.records.plan_file import has_snapshot
 from hpcncf.records.schema import (
     Outcome,
     Packed,
+    Progress,
     RankRecord,
-    RecordError,
-    read_record,
+    read_optional,
+    utc_now,
+    write_record,
     write_record_with_retries,
 )
 from hpcncf.records.submissions import read_submissions
@@ -101,11 +103,8 @@ def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
 
 def end(path: Path) -> str:
     """Describe the end of the rank with this record; empty without a record of an error."""
-    try:
-        record = read_record(path, RankRecord)
-    except RecordError:
-        return ""
-    if record.error is None:
+    record = read_optional(path, RankRecord)
+    if record is None or record.error is None:
         return ""
     return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
 
@@ -176,6 +175,38 @@ def lost_peer(error: BaseException) -> bool:
     said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
     said += r"|^rank \d+ ended while"
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
+
+
+def start_monitor(
+    run: Run, place: Place, attempt: AttemptPaths, allocated: float, pid: int | None = None
+) -> Monitor:
+    """A monitor of this rank, or of its command `pid`; the first of a node watches that as well."""
+    cpus = os.environ.get("HPCNCF_NODE_CPUS")  # of the whole run on this node, by its launcher
+    monitor = Monitor(
+        run.id,
+        attempt.number,
+        node_index=place.node_index,
+        pid=pid,
+        allocated=allocated,
+        node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
+        node_cpus=[int(cpu) for cpu in cpus.split(",")] if cpus else None,
+        siblings=place.local_world_size > 1,
+    )
+    monitor.start()
+    return monitor
+
+
+def write_progress(monitor: Monitor, run: Run, attempt: AttemptPaths, **position: Any) -> None:
+    """`position`: the fields of a progress that the monitor does not know."""
+    progress = Progress(
+        run_id=run.id,
+        attempt=attempt.number,
+        updated_at=utc_now(),
+        **monitor.so_far(),
+        **position,
+    )
+    with contextlib.suppress(OSError):  # without it `status` shows less; the run goes on
+        write_record(attempt.progress, progress)
 
 
 # The runs that share a node or GPU, as JSON, for the ranks of each.
@@ -291,15 +322,8 @@ class Recorded(AbstractContextManager["Recorded"]):
     def begin(self, attempt: AttemptPaths) -> None:
         """Start to measure for this attempt."""
         self._attempt = attempt
-        self._monitor = Monitor(
-            self.run.id,
-            attempt.number,
-            node_index=self.place.node_index,
-            allocated=allocated_cores() or float(self.run.resources.cpus_per_task),
-            node_file=attempt.node(self.place.node_index) if self.place.local_rank == 0 else None,
-            node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
-        )
-        self._monitor.start()
+        allocated = allocated_cores() or float(self.run.resources.cpus_per_task)
+        self._monitor = start_monitor(self.run, self.place, attempt, allocated)
         if short := self._monitor.shortage():
             sys.stderr.write(f"hpcncf: WARNING: rank {self.place.rank}: {short}\n")
         if self.place.local_rank == 0:
@@ -443,8 +467,3 @@ def outcome(error: BaseException | None) -> Outcome:
     if error is None:
         return "completed"
     return "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
-
-
-def node_cpus(listed: str | None) -> list[int] | None:
-    """The CPUs of the whole run on this node, listed by its launcher as `0,1`."""
-    return [int(cpu) for cpu in listed.split(",")] if listed else None

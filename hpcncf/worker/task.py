@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import psutil
 
@@ -22,9 +22,9 @@ from hpcncf.monitor.node import cores
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.plan_file import read_plan
-from hpcncf.records.schema import End, utc_now, write_record_with_retries
+from hpcncf.records.schema import EndReason, write_record_with_retries
 from hpcncf.worker import environment
-from hpcncf.worker.attempt import needs_run
+from hpcncf.worker.attempt import build_end, needs_run
 from hpcncf.worker.environment import Place, place, slurm_job_id
 from hpcncf.worker.recorder import in_the_end
 from hpcncf.worker.rendezvous import (
@@ -102,7 +102,7 @@ def own_cpus(usable: Sequence[int], place: Place) -> list[int]:
 
 def bind(env: Mapping[str, str] = os.environ) -> None:
     """On CPUs of its own a rank is as one of srun's, which binds them so."""
-    if "TORCHELASTIC_RUN_ID" in env and in_slurm_step(env) and sys.platform == "linux":
+    if "TORCHELASTIC_RUN_ID" in env and in_slurm_step(env):
         place = environment.place(env)
         # By core: two ranks on the hardware threads of one would slow each other down.
         usable = [cpu for core in cores(os.sched_getaffinity(0)) for cpu in core.cpus]
@@ -118,7 +118,6 @@ POLL_S: Final = 0.2
 GRACE_S: Final = 60.0
 
 Child = subprocess.Popen[bytes]
-EndReason = Literal["timeout", "cancelled"]
 
 
 def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, int]) -> None:
@@ -214,15 +213,8 @@ class _Several:
         attempt = attempt_of_start(self._paths.run(run.id), slurm_job_id(), restart())
         if attempt is None:
             return
-        others: list[int | None] = [None] * (run.resources.world_size - 1)
-        end = End(
-            run_id=run.id,
-            attempt=attempt.number,
-            reason=reason,
-            exit_codes=[code, *others],
-            ended_at=utc_now(),
-        )
-        write_record_with_retries(attempt.end, end)
+        codes = [code, *[None] * (run.resources.world_size - 1)]
+        write_record_with_retries(attempt.end, build_end(run, attempt, reason, codes))
 
     def _send(self, signum: int) -> None:
         """Send a signal to the running child, if there is one."""

@@ -178,7 +178,6 @@ def test_a_key_at_the_terminal_signals_the_command_once(tmp_path: Path) -> None:
     assert read_record(only(tmp_path).rank(0), RankRecord).outcome == "completed"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
 def test_an_orphans_time_is_counted(tmp_path: Path) -> None:
     grandchild = SPIN.format(seconds=0.5) + "open('done', 'w')"
     middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {grandchild!r}])"
@@ -259,7 +258,6 @@ def test_an_argument_that_is_not_utf_8_is_passed_on_and_leaves_readable_results(
     assert first.words[-1] == r"a\xff"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals are waited for otherwise")
 def test_a_recorder_that_is_stopped_and_goes_on_takes_nothing_for_a_signal(tmp_path: Path) -> None:
     """Ctrl-Z, or a job that Slurm suspends, for longer than the recorder waits at once."""
     words = [

@@ -50,7 +50,6 @@ def hears(process: subprocess.Popen[bytes]) -> bool:
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its_start(
     tmp_path: Path,
 ) -> None:

@@ -165,7 +165,6 @@ ending.at_once(0)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc says who listens where")
 def test_nothing_of_ours_listens_on_all_addresses() -> None:
     env = os.environ | {
         "WORLD_SIZE": "2",

@@ -15,7 +15,6 @@ from hpcncf.job.spec import Training
 from hpcncf.worker.environment import set_openmp
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP says what it heard")
 def test_torchs_openmp_hears_the_wait_policy(
     job_file: Callable[[str], Path], tmp_path: Path
 ) -> None:

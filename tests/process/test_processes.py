@@ -9,12 +9,12 @@ import sys
 import time
 from typing import Any
 
-import pytest
 from conftest import alive, within
 
 from hpcncf.local import processes
-from hpcncf.local.processes import Ranks, Reason, Watch
+from hpcncf.local.processes import Ranks, Watch
 from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.records.schema import EndReason
 
 SLEEPS = "import time; time.sleep(60)"
 # Says when its handler stands; then SIGTERM is not enough.
@@ -31,7 +31,7 @@ def start(*codes: str) -> Ranks:
     ]
 
 
-def watch(*args: Any, **spans: Any) -> Reason:
+def watch(*args: Any, **spans: Any) -> EndReason:
     watched = Watch(*args, **spans)
     while (reason := watched.look()) is None:
         time.sleep(0.05)
@@ -77,7 +77,6 @@ def test_asked_to_stop_it_ends_them_all() -> None:
     assert codes(ranks) == [-signal.SIGTERM, -signal.SIGTERM]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds processes to cores")
 def test_what_is_started_while_bound_stays_on_those_cores() -> None:
     cpu = usable_cpus()[-1]
     with processes.bound_to([cpu]):
@@ -91,7 +90,6 @@ def test_what_is_started_while_bound_stays_on_those_cores() -> None:
     assert len(usable_cpus()) == len(os.sched_getaffinity(0)), "and this process is free again"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says of a parent's death")
 def test_no_rank_outlives_the_process_that_started_it() -> None:
     starter = (
         "import subprocess, sys, time; from hpcncf.local import processes;"

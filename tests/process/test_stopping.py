@@ -108,7 +108,6 @@ def stopped(folder: Path, signum: int, *others: Peer) -> str:
     return error["message"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "600"])
     created = process_start(other.pid)
@@ -182,7 +181,6 @@ def test_of_many_ranks_one_looks_at_the_record_of_the_first_that_failed(tmp_path
     assert sum(Path(name).name.startswith(("rank-", "first-")) for name in opened) < 10
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="blocks in glibc's pthread_mutex_lock")
 def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
     """Torch waits so for other ranks: no handler runs until they come."""
     process = subprocess.Popen(

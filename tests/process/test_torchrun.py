@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ import pytest
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Resources
 from hpcncf.worker import task
-from hpcncf.worker.environment import Place, place_of_command
+from hpcncf.worker.environment import Place
 from hpcncf.worker.rendezvous import listening, meeting_of_run
 
 STEP = {
@@ -92,7 +91,6 @@ def test_ranks_share_their_tasks_cpus_evenly(usable: list[int], shares: list[lis
     assert [task.own_cpus(usable, rank) for rank in ranks] == shares
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a mask of CPUs is Linux's")
 def test_only_torchruns_ranks_in_a_step_bind_themselves() -> None:
     before = os.sched_getaffinity(0)
     task.bind({"SLURM_STEP_ID": "0"})
@@ -122,23 +120,3 @@ def test_a_warning_reaches_the_ranks_and_leaves_torchrun_alone(tmp_path: Path) -
     task.pass_on(agent, signal.SIGUSR2)
     said, _ = agent.communicate(timeout=120)
     assert (agent.returncode, said.strip()) == (0, str(-signal.SIGUSR2).encode())
-
-
-def test_localhost_is_this_machine() -> None:
-    """What the test above rests on."""
-    assert socket.gethostbyname("localhost") == "127.0.0.1"
-
-
-def test_a_command_knows_who_else_was_started_with_it() -> None:
-    hydra = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
-    torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    several = {**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
-    assert place_of_command({"RANK": "1", "WORLD_SIZE": "2"}) == Place()  # set by hand
-    assert place_of_command(torchrun) == Place(1, 1, 2, 2, 0)
-    assert place_of_command(several) == Place(1, 1, 2, 2, 0)
-    exported = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}  # by a batch script
-    apart = {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"}
-    assert place_of_command({**several, **apart, **exported}) == Place(1, 0, 2, 1, 1)
-    # MPICH's start has no name that two nodes know, unless Slurm gives it one.
-    assert place_of_command(hydra) == Place()
-    assert place_of_command({**several, **hydra}) == Place(3, 1, 4, 2, 1)

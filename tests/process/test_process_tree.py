@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,14 +13,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpcncf.monitor import process_tree, procfs
+from hpcncf.monitor import procfs
 from hpcncf.monitor.process_tree import Spent, Tree, own, waited
 
-# Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(not procfs.LINUX, reason="reads /proc"),
-]
+# Another worker of pytest-xdist has this one's parent and command line, as a rank has.
+pytestmark = pytest.mark.alone
 
 SPIN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 # CPU seconds of the whole program, printed when its work is done; then it waits for a line.
@@ -134,19 +132,13 @@ def test_a_total_never_falls() -> None:
     with program(work + PRINTED) as root:
         watched = Tree(root.pid)
         totals = []
-        while root.stdout is not None and not _readable(root.stdout.fileno()):
+        while not select.select([root.stdout], [], [], 0)[0]:
             totals.append(watched.sample().cpu_s)
             time.sleep(0.003)
         said_s = seen_s(root)
         totals.append(watched.sample().cpu_s)
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(said_s, abs=ticks(10))
-
-
-def _readable(descriptor: int) -> bool:
-    import select
-
-    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def test_the_root_need_not_be_counted_and_its_past_is_taken_off() -> None:
@@ -158,62 +150,26 @@ def test_the_root_need_not_be_counted_and_its_past_is_taken_off() -> None:
 
 
 def test_this_process_is_counted_as_the_kernel_counts_it() -> None:
-    sample = Tree(os.getpid()).sample()
-    account = own() + waited()
-    assert sample.cpu_s == pytest.approx(account.cpu_s, abs=0.05)
+    spent, sample = Tree(os.getpid()).spent(), Tree(os.getpid()).sample()
+    assert sample.cpu_s == pytest.approx((own() + waited()).cpu_s, abs=0.05)
     assert sample.rss_mib >= sample.anonymous_mib > 0
     assert os.getpid() in sample.pids
-
-
-def test_switches_and_storage_are_counted() -> None:
-    spent = Tree(os.getpid()).spent()
     assert spent.voluntary > 0
     assert spent.read_bytes >= 0
-
-
-def test_a_name_with_blanks_and_parentheses_does_not_shift_the_fields() -> None:
-    code = "open('/proc/self/comm', 'w').write('a) R 1 (b')\n"
-    with program(code + PRINTED) as root:
-        seen_s(root)
-        found = procfs.stat(f"/proc/{root.pid}")
-    assert found.parent == os.getpid()
-    assert found.threads == 1
-
-
-def test_a_process_that_is_gone_is_none_and_has_no_memory() -> None:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-    assert procfs.stat(f"/proc/{process.pid}") is None
-    assert procfs.memory_mib(process.pid) == (0.0, 0.0)
-    assert Tree(process.pid).sample().cpu_s == 0.0
-
-
-def test_children_are_found_without_the_kernels_list_too() -> None:
-    with program(PRINTED) as root:
-        seen_s(root)
-        assert root.pid in procfs.children_by_scan()(os.getpid(), [])
-        assert root.pid in procfs.children(os.getpid(), procfs.thread_ids(os.getpid()))
-
-
-def test_spent_adds_and_takes_off_field_by_field() -> None:
     assert Spent(1, 2, 3, 4, 5, 6) + Spent(1, 1, 1, 1, 1, 1) == Spent(2, 3, 4, 5, 6, 7)
     assert Spent(1, 2, 3, 4, 5, 6) - Spent(1, 2, 3, 4, 5, 6) == Spent()
 
 
-def test_a_process_is_as_old_as_its_start_says() -> None:
+def test_a_process_is_read_whatever_its_name_and_found_without_the_kernels_list() -> None:
+    code = "open('/proc/self/comm', 'w').write('a) R 1 (b')\n"
     begun_s = time.monotonic()
-    with program(PRINTED) as root:
+    with program(code + PRINTED) as root:
         seen_s(root)
-        age_s = procfs.age_s(root.pid)
-    assert 0 < age_s <= time.monotonic() - begun_s + ticks(2)
-
-
-def test_psutil_says_the_living_where_there_is_no_proc() -> None:
-    with program(SPIN.format(seconds=0.3) + PRINTED) as child:
-        said_s = seen_s(child)
-        user_s, system_s, rss_mib, threads, pids = process_tree.tree(os.getpid(), count_root=False)
-    assert user_s + system_s == pytest.approx(said_s, abs=ticks(10))
-    assert pids == [child.pid]
-    assert threads == 1
-    assert rss_mib > 1
-    assert os.getpid() in process_tree.tree(os.getpid(), count_root=True)[4]
+        found, age_s = procfs.stat(f"/proc/{root.pid}"), procfs.age_s(root.pid)
+        assert 0 < age_s <= time.monotonic() - begun_s + ticks(2)
+        assert root.pid in procfs.children_by_scan()(os.getpid(), [])
+        assert root.pid in procfs.children(os.getpid(), procfs.thread_ids(os.getpid()))
+    assert (found.parent, found.threads) == (os.getpid(), 1)
+    assert procfs.stat(f"/proc/{root.pid}") is None, "it has ended"
+    assert procfs.memory_mib(root.pid) == (0.0, 0.0)
+    assert Tree(root.pid).sample().cpu_s == 0.0

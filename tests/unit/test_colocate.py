@@ -1,4 +1,4 @@
-"""The job's own Multi-Process Service: begun, named to clients, ended, or missed in one line."""
+"""Co-located runs: their cores and GPUs, and the job's own Multi-Process Service."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_monitor_gpu import Nvml
+from test_gpu import Nvml
 
+from hpcncf.job.spec import Resources
 from hpcncf.local import colocate
 from hpcncf.monitor import gpu
 
@@ -99,26 +100,30 @@ def test_one_that_does_not_quit_is_ended_by_force(
     left.wait(5)
 
 
-@pytest.mark.parametrize("code", [None, 1], ids=["not installed", "does not start"])
+@pytest.mark.parametrize(
+    ("code", "temporary", "problem"),
+    [
+        (None, "", "there is no nvidia-cuda-mps-control on this node"),
+        (1, "", "ended with exit code 1"),
+        (0, "no such folder", "no folder for its pipes"),
+    ],
+)
 def test_without_it_the_runs_share_the_gpu_and_one_line_says_why(
-    calls: Path, code: int | None, capsys: pytest.CaptureFixture[str]
+    calls: Path,
+    code: int | None,
+    temporary: str,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(calls.parent / temporary))
     if code is not None:
         install(calls, code)
     with colocate.started(True, ["4"]) as served:
         assert (served.running, served.gpus, served.variables) == (False, ["4"], {})
     (line,) = capsys.readouterr().err.splitlines()
-    assert served.problem is not None
+    assert problem in served.problem
     assert served.problem in line
-
-
-def test_without_a_folder_for_its_pipes_the_runs_share_the_gpu_too(
-    calls: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(calls.parent / "no such folder"))
-    with colocate.started(True, ["4"]) as served:
-        assert (served.running, served.gpus) == (False, ["4"])
-    assert "no folder for its pipes" in capsys.readouterr().err
 
 
 def test_nothing_is_started_where_nobody_asked(calls: Path) -> None:
@@ -126,3 +131,12 @@ def test_nothing_is_started_where_nobody_asked(calls: Path) -> None:
     with colocate.started(False, ["4"]) as served:
         assert (served.running, served.problem) == (False, None)
     assert not calls.exists()
+
+
+def test_each_run_has_its_own_cores_and_its_share_of_the_gpus() -> None:
+    asked = Resources(runs_per_node=4, runs_per_gpu=2, gpus_per_node=1, cpus_per_task=2, mem_gb=3)
+    assert (asked.node_cores, asked.node_gpus, asked.node_mem_gb) == (8, 2, 12)
+    cores = [colocate.slot_cpus(slot, asked, range(8)) for slot in range(4)]
+    assert cores == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    gpus = [colocate.slot_gpus(slot, asked, ["4", "7"]) for slot in range(4)]
+    assert gpus == [["4"], ["4"], ["7"], ["7"]]
