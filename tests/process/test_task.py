@@ -1,4 +1,4 @@
-"""A Slurm task of several runs: one after another, each in a process of its own."""
+"""A Slurm task: several runs one after another or side by side, and torchrun on a node."""
 
 from __future__ import annotations
 
@@ -7,184 +7,277 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
 from conftest import within
 from make_runs import tiny
 
 from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.plan import Plan, Run
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Resources
+from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
+from hpcncf.worker import task
+from hpcncf.worker.environment import Place
+from hpcncf.worker.rendezvous import listening, meeting_of_run
 
-JOB = """\
-name: several
-data: {{path: {data}}}
-training: {{threads: 1, epochs: {epochs}, global_batch_size: 50}}
-resources: {{runs_per_task: 3}}
-grid: {{training.lr: {rates}}}
+# What waits ends when it is asked to, and at once when its job is started again.
+PROGRAM = """\
+import os, pathlib, signal, sys, time
+for number in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, lambda *_: sys.exit(0))
+kind = sys.argv[1]
+print("I am one that", kind)
+pathlib.Path(os.environ["HPCNCF_OUTPUT"], "begun").touch()
+if kind == "fails":
+    sys.exit(3)
+while kind != "ends" and "SLURM_RESTART_COUNT" not in os.environ:
+    time.sleep(0.05)
 """
-# Runs that need no torch.
 COMMANDS = """\
 name: several
-workload: {{command: [{python}, {folder}/program.py, "{{kind}}"]}}
+workload: {{command: [{python}, program.py, "{{kind}}"]}}
 parameters: {{kind: ends}}
-resources: {{runs_per_task: 3}}
+resources: {{{resources}}}
 grid: {{parameters.kind: [{kinds}]}}
 """
-PROGRAM = """\
-import sys, time
-if sys.argv[1] == "fails":
-    sys.exit(3)
-time.sleep(60 if sys.argv[1] == "waits" else 0)
-"""
+TRAINING = "name: several\ndata: {{path: {data}}}\ntraining: {{threads: 1, epochs: 1}}\n"
 WORK = """\
 import json, sys
 from hpcncf.worker import task
 task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
-
-
-# One run, and yet in a process of its own.
-SEVERAL = """\
-import sys, json
-from pathlib import Path
-from hpcncf.paths import ResultPaths
-from hpcncf.worker import task
-from hpcncf.records.plan_file import read_plan
-paths = ResultPaths(Path(sys.argv[1]))
-several = task._Several(paths, False, {})
-"""
-# The signal comes behind the last run.
-WARNED_LATE = (
-    SEVERAL
-    + """
-import os, signal
-run_it = several._run
-several._run = lambda run: (run_it(run), os.kill(os.getpid(), signal.SIGUSR2))[0]
-"""
+ONE_AFTER_ANOTHER = "runs_per_task: 3"
+SIDE_BY_SIDE = pytest.param(
+    "runs_per_node: 2",
+    marks=pytest.mark.skipif(len(usable_cpus()) < 2, reason="two runs want a core each"),
 )
-WORK_SEVERAL = "sys.exit(several.work(read_plan(paths).runs))\n"
-BY_HAND = """\
-import sys
-from hpcncf.worker.__main__ import main
-main([sys.argv[1]])
-"""
+ways = pytest.mark.parametrize("resources", [ONE_AFTER_ANOTHER, SIDE_BY_SIDE])
 
 
-def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Plan]:
-    tiny(folder / "data")
-    return left_plan(folder, JOB.format(data=folder / "data", rates=rates, epochs=epochs))
+class Task:
+    """The runs of a job as one task of a Slurm step, with a scontrol that notes its calls."""
 
+    def __init__(self, folder: Path, job: str) -> None:
+        self.folder, self.paths = folder, ResultPaths(folder / "results")
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / "several.yaml").write_text(job)
+        loaded = load_job(folder / "several.yaml")
+        self.runs = build_plan(loaded, folder / "several.yaml").runs
+        leave_plan(self.paths, loaded, build_plan(loaded, folder / "several.yaml"))
 
-def commands(folder: Path, kinds: str) -> tuple[ResultPaths, Plan]:
-    (folder / "program.py").write_text(PROGRAM)
-    return left_plan(folder, COMMANDS.format(python=sys.executable, folder=folder, kinds=kinds))
+    def start(self, restart: int = 0, code: str = WORK) -> subprocess.Popen[bytes]:
+        scontrol = self.folder / "bin/scontrol"
+        scontrol.parent.mkdir(exist_ok=True)
+        scontrol.write_text(f'#!/bin/sh\necho "$*" >> {self.folder}/calls\n')
+        scontrol.chmod(0o755)
+        known = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+        known |= {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "HPCNCF_LAUNCHED_BY": "slurm"}
+        known |= {"SLURM_CPUS_PER_TASK": "2", "SLURM_JOB_CPUS_PER_NODE": str(len(usable_cpus()))}
+        known |= {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+        known["PATH"] = f"{scontrol.parent}:{os.environ['PATH']}"
+        ids = json.dumps([run.id for run in self.runs])
+        words = [sys.executable, "-c", code, str(self.paths.folder), ids]
+        return subprocess.Popen(words, env=os.environ | known)
 
+    def begun(self, *runs: Run) -> bool:
+        """Whether the program of each of these runs is at work."""
+        return all((self.paths.run(run.id).attempt(1).output / "begun").exists() for run in runs)
 
-def left_plan(folder: Path, text: str) -> tuple[ResultPaths, Plan]:
-    job = folder / "several.yaml"
-    job.write_text(text)
-    paths, made = ResultPaths(folder / "results"), build_plan(load_job(job), job)
-    leave_plan(paths, load_job(job), made)
-    return paths, made
-
-
-def started(
-    paths: ResultPaths, made: Plan, restart: int = 0, work: str = WORK
-) -> subprocess.Popen[bytes]:
-    """As a task of a Slurm step, with a scontrol that notes what it receives."""
-    command = paths.folder.parent / "bin/scontrol"
-    command.parent.mkdir(exist_ok=True)
-    command.write_text(f'#!/bin/sh\necho "$*" >> {command.parent}/calls\n')
-    command.chmod(0o755)
-    known = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
-    known |= {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "HPCNCF_LAUNCHED_BY": "slurm"}
-    known |= {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
-    known["PATH"] = f"{command.parent}:{os.environ['PATH']}"
-    ids = json.dumps([run.id for run in made.runs])
-    return subprocess.Popen(
-        [sys.executable, "-c", work, str(paths.folder), ids], env=os.environ | known
-    )
-
-
-def left(paths: ResultPaths, made: Plan) -> list[list[RankRecord]]:
-    """The records of each run's attempts."""
-    return [
-        [
+    def left(self, run: Run) -> list[RankRecord]:
+        """The records of its attempts."""
+        return [
             read_record(path, RankRecord)
-            for attempt in paths.run(run.id).attempts()
+            for attempt in self.paths.run(run.id).attempts()
             for path in attempt.rank_records()
         ]
-        for run in made.runs
-    ]
 
 
-def test_a_run_that_fails_does_not_keep_the_next_from_being_run(tmp_path: Path) -> None:
-    paths, made = commands(tmp_path, "fails, ends")
-    by_kind = sorted(made.runs, key=lambda run: run.varied["parameters.kind"], reverse=True)
-    made = made.model_copy(update={"runs": by_kind})  # the plan's order is by ids of the folder
-    process = started(paths, made)
+def commands(folder: Path, resources: str, *kinds: str) -> Task:
+    """A task of commands, which need no torch, in this order."""
+    job = COMMANDS.format(python=sys.executable, resources=resources, kinds=", ".join(kinds))
+    made = Task(folder, job)
+    made.runs.sort(key=lambda run: kinds.index(run.varied["parameters.kind"]))
+    return made
+
+
+@ways
+def test_one_that_fails_or_is_cancelled_ends_no_other(tmp_path: Path, resources: str) -> None:
+    made = commands(tmp_path, resources, "fails", "waits", "ends")
+    begin(made.paths, "slurm", [run.id for run in made.runs], again=False)
+    process = made.start()
+    waiting = made.runs[1]
+    assert within(120, lambda: made.begun(waiting))
+    cancel(made.paths, [waiting.id])
     assert process.wait(timeout=120) == 3
-    seen = left(paths, made)
-    assert [[record.outcome for record in each] for each in seen] == [["failed"], ["completed"]]
-    assert len({record.pid for each in seen for record in each} - {process.pid}) == 2
+    (failed,), (cancelled,), (done,) = (made.left(run) for run in made.runs)
+    assert (failed.outcome, done.outcome) == ("failed", "completed")
+    assert len({failed.pid, cancelled.pid, done.pid, process.pid}) == 4
+    attempt = made.paths.run(waiting.id).attempt(1)
+    assert read_record(attempt.end, End).reason == "cancelled"
+    assert (done.launched_by, done.slurm_job_id) == ("slurm", "9")
+    if resources == ONE_AFTER_ANOTHER:
+        return
+    assert [len(each.cores.cpus) for each in (failed, cancelled)] == [1, 1]
+    assert failed.cores.cpus != cancelled.cores.cpus
+    assert failed.cores.allocated == 1
+    assert sorted(failed.packed.runs) == sorted(run.id for run in made.runs[:2])
+    assert attempt.log(0).read_text().startswith("I am one that waits\n")
+    assert read_record(made.paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
 
 
-def test_asked_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
-    tmp_path: Path,
+@ways
+def test_warned_they_stop_the_job_is_put_back_once_and_they_go_on(
+    tmp_path: Path, resources: str
 ) -> None:
-    paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=40)
-    first = started(paths, made)
-    progress = paths.run(made.runs[0].id).attempt(1).progress
-
-    def trains() -> bool:
-        return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
-
-    assert within(120, trains)
+    made = commands(tmp_path, resources, "waits", "rests")
+    at_work = made.runs[:1] if resources == ONE_AFTER_ANOTHER else made.runs
+    first = made.start()
+    assert within(120, lambda: made.begun(*at_work))
     first.send_signal(signal.SIGUSR2)
     assert first.wait(timeout=120) == 128 + signal.SIGUSR2
-    (record,) = [record for each in left(paths, made) for record in each]
-    assert record.outcome == "stopped"
-    assert record.error["message"].endswith("; put back into the queue, time 1 of 3")
-    assert (tmp_path / "bin/calls").read_text() == "requeue 9\n"
-    assert started(paths, made, restart=1).wait(timeout=120) == 0
-    seen = left(paths, made)
-    outcomes = sorted([record.outcome for record in each] for each in seen)
-    assert outcomes == [["completed"], ["stopped", "completed"]]
+    left = [made.left(run) for run in made.runs]
+    assert [len(each) for each in left] == [run in at_work for run in made.runs]
+    assert left[0][0].error["message"].endswith("; put back into the queue, time 1 of 3")
+    assert (tmp_path / "calls").read_text() == "requeue 9\n"
+    assert made.start(restart=1).wait(timeout=120) == 0
+    for run in made.runs:
+        outcomes = ["stopped", "completed"][run not in at_work :]
+        assert [record.outcome for record in made.left(run)] == outcomes
 
 
-def trains(paths: ResultPaths, run: Run) -> bool:
-    progress = paths.run(run.id).attempt(1).progress
-    return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
-
-
-def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None:
-    paths, made = commands(tmp_path, "waits")
-    begin(paths, "slurm", [made.runs[0].id], again=False)
-    process = started(paths, made, work=SEVERAL + WORK_SEVERAL)
-    assert within(120, lambda: trains(paths, made.runs[0]))
-    cancel(paths, [made.runs[0].id])
-    assert process.wait(timeout=120) == 0
-    end = read_record(paths.run(made.runs[0].id).attempt(1).end, End)
-    assert end.reason == "cancelled"
+# The signal comes behind the last run.
+WARNED_LATE = """\
+import json, os, signal, sys
+from hpcncf.worker import task
+run_it = task._Several._run
+task._Several._run = lambda *given: (run_it(*given), os.kill(os.getpid(), signal.SIGUSR2))[0]
+task.work(sys.argv[1], json.loads(sys.argv[2]) * 2, False, {})
+"""
 
 
 def test_a_task_with_nothing_left_to_do_is_not_put_back(tmp_path: Path) -> None:
-    paths, made = commands(tmp_path, "ends")
-    process = started(paths, made, work=WARNED_LATE + WORK_SEVERAL)
-    assert process.wait(timeout=120) == 0
-    assert not (tmp_path / "bin/calls").exists()
+    assert commands(tmp_path, ONE_AFTER_ANOTHER, "ends").start(code=WARNED_LATE).wait(120) == 0
+    assert not (tmp_path / "calls").exists()
+
+
+BY_HAND = "import sys\nfrom hpcncf.worker.__main__ import main\nmain([sys.argv[1]])\n"
 
 
 def test_a_warning_that_comes_when_all_is_done_makes_no_failure_of_it(tmp_path: Path) -> None:
     """While Python ends, a signal that it handled would kill it."""
-    paths, made = planned(tmp_path, "[0.001]")
+    tiny(tmp_path / "data")
+    made = Task(tmp_path, TRAINING.format(data=tmp_path / "data"))
     warned = "\nimport os\nos.system('(while kill -USR2 $PPID; do :; done) 2>/dev/null &')\n"
-    for work in (WORK + warned, BY_HAND + warned):
-        process = started(paths, made, work=work)
-        assert process.wait(timeout=120) == 0
-    (records,) = left(paths, made)
-    assert [record.outcome for record in records] == ["completed"]
+    assert [made.start(code=code + warned).wait(120) for code in (WORK, BY_HAND)] == [0, 0]
+    assert [record.outcome for record in made.left(made.runs[0])] == ["completed"]
+
+
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_STEP_NUM_NODES": "1",
+}
+
+
+def a_run(resources: Resources) -> Run:
+    return Run(
+        id="abc",
+        repeat=0,
+        varied={},
+        workload="ncf",
+        resources=resources,
+        data=None,
+        data_key=None,
+        model=None,
+        training=None,
+    )
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_one_node_needs_nobody_to_agree_with() -> None:
+    run = a_run(Resources(tasks_per_node=2, launcher="torchrun"))
+    command = task.command(run, ["hpcncf.worker", "results", "--run-id", "abc"], STEP)
+    assert option(command, "--nnodes") == "1"
+    assert option(command, "--nproc-per-node") == "2"
+    assert option(command, "--node-rank") == "0"
+    assert option(command, "--master-addr") == "127.0.0.1"
+    assert command[-5:] == ["-m", "hpcncf.worker", "results", "--run-id", "abc"]
+
+
+def test_the_nodes_agree_on_a_port_that_is_free() -> None:
+    """Two nodes of a cluster where every node is this machine."""
+    two = STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}
+    two |= {"SLURM_STEP_NODELIST": "localhost,127.0.0.1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    run = a_run(Resources(nodes=2, tasks_per_node=2, launcher="torchrun"))
+    ports = meeting_of_run("abc torchrun", two).ports
+    with listening("", [ports[8]]):  # somebody else's
+        commands: list[list[str]] = []
+
+        def start(node: str) -> None:
+            env = two | {"SLURM_PROCID": node, "SLURM_NODEID": node}
+            commands.append(task.command(run, ["hpcncf.worker"], env))
+
+        threads = [threading.Thread(target=start, args=(node,)) for node in "10"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert sorted(option(command, "--node-rank") for command in commands) == ["0", "1"]
+    assert {option(command, "--master-port") for command in commands} == {str(ports[9])}
+
+
+@pytest.mark.parametrize(
+    ("usable", "shares"),
+    [
+        ([0, 1, 2, 3], [[0, 1], [2, 3]]),
+        ([4, 9, 11], [[4], [9]]),
+        ([5], [[5], [5]]),  # the srun trap: they share what there is
+    ],
+)
+def test_ranks_share_their_tasks_cpus_evenly(usable: list[int], shares: list[list[int]]) -> None:
+    ranks = [Place(rank, rank, 2, 2) for rank in (0, 1)]
+    assert [task.own_cpus(usable, rank) for rank in ranks] == shares
+
+
+def test_only_torchruns_ranks_in_a_step_bind_themselves() -> None:
+    before = os.sched_getaffinity(0)
+    task.bind({"SLURM_STEP_ID": "0"})
+    task.bind({"TORCHELASTIC_RUN_ID": "x"})
+    assert os.sched_getaffinity(0) == before
+
+
+CHILD = "import time; open('{file}', 'w').close(); time.sleep(600)"
+AGENT = """
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {child!r}], preexec_fn=lambda:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2]))
+print(child.wait(), flush=True)
+"""
+
+
+def test_a_warning_reaches_the_ranks_and_leaves_torchrun_alone(tmp_path: Path) -> None:
+    child = CHILD.format(file=tmp_path / "started")
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.format(child=child)],
+        stdout=subprocess.PIPE,
+        preexec_fn=task.prepare,
+    )
+    while not (tmp_path / "started").exists():
+        assert agent.poll() is None
+    os.kill(agent.pid, signal.SIGUSR2)  # as Slurm may
+    task.pass_on(agent, signal.SIGUSR2)
+    said, _ = agent.communicate(timeout=120)
+    assert (agent.returncode, said.strip()) == (0, str(-signal.SIGUSR2).encode())

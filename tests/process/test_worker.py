@@ -9,16 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+import threading
 from pathlib import Path
 
 import pytest
-from conftest import free_port
+from conftest import free_port, within
 from make_runs import trainer
 
 from hpcncf import cli
-from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
@@ -71,7 +69,9 @@ def rank_of(run: Run, rank: int = 0, attempt: int = 1) -> RankRecord:
     return read_record(attempt_of(run, attempt).rank(rank), RankRecord)
 
 
-def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> None:
+def test_one_rank_by_hand_leaves_plan_record_series_progress_and_a_log(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(job)]) == 0
     [run] = runs(job)
     record = rank_of(run)
@@ -85,21 +85,38 @@ def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> N
     assert read_record(attempt_of(run).progress, Progress).epochs == 2
     assert not (attempt_of(run).folder.parent / "checkpoint.pt").exists()
 
+    logged = capsys.readouterr()
+    assert logged.err == ""
+    first, second, end = logged.out.splitlines()
+    said = (
+        r"epoch 1/2: loss 0\.\d{4}, HR@10 0\.\d{3}, NDCG@10 0\.\d{3}, [\d,]+ instances/s, "
+        r"[\d.]+ s, [\d.]+ s of them evaluation"
+    )
+    assert re.fullmatch(said, first)
+    assert second.startswith("epoch 2/2: ")
+    assert end == f"completed; record: {attempt_of(run).rank(0)}"
+
 
 def test_a_complete_run_is_run_again_only_when_asked(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(job)]) == 0
-    assert "complete already" not in capsys.readouterr().err
-    assert cli.main(["train", str(job)]) == 0
+    """From its job file or its results folder; `hpcncf train` also prints what was reached."""
     [run] = runs(job)
+    assert cli.main(["train", str(job), "--run", run.id]) == 0
+    seen = capsys.readouterr().out
+    assert f"record: {attempt_of(run).rank(0)}\n" in seen
+    assert seen.endswith("look with: hpcncf report results/small\n")
+    for part in ("completed in", "epochs 2, loss 0.", "HR@10 0.", "instances/s", "CPU efficiency"):
+        assert part in seen
+    assert re.search(r"NDCG@10 0\.\d{3}, evaluated in [\d.]+ s\n", seen)
+    assert cli.main(["train", str(job)]) == 0
     seen = f"run {run.id} is complete and is not run again. Use --again to run it once more\n"
     assert capsys.readouterr().err == seen
     assert not attempt_of(run, 2).folder.exists()
-    assert main([str(job), "--again"]) == 0
-    assert rank_of(run, attempt=2).outcome == "completed"
-    again, first = rank_of(run, attempt=2).training, rank_of(run).training
-    assert again.model_sha256 == first.model_sha256
+    assert work(Path("results/small"), run.id[:6], again=True) == 0
+    again, first = rank_of(run, attempt=2), rank_of(run)
+    assert again.outcome == "completed"
+    assert again.training.model_sha256 == first.training.model_sha256
 
 
 def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(job: Path) -> None:
@@ -115,11 +132,6 @@ def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(
     assert rank_of(run, attempt=3).outcome == "completed"
 
 
-def test_a_results_folder_is_a_source_too(job: Path) -> None:
-    assert main([str(job)]) == 0
-    assert work(Path("results/small"), runs(job)[0].id[:6], again=True) == 0
-
-
 def test_which_of_several_runs_must_be_said(
     job: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,24 +143,28 @@ def test_which_of_several_runs_must_be_said(
     assert not Path("results").exists()
 
 
-def test_a_run_of_two_ranks_is_not_begun_with_one(
-    job: Path, data: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "said"),
+    [
+        (1, 1, "planned for 2 ranks (nodes 1 x tasks_per_node 2), started with 1, 1 of them on"),
+        (1, 1, "torchrun --nnodes 1 --nproc-per-node 2"),
+        (2, 4, "(nodes 2 x tasks_per_node 2), started with 4, 4 of them on this node"),
+    ],
+)
+def test_other_ranks_than_planned_are_refused(
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    ranks: int,
+    said: str,
 ) -> None:
-    write_job(job.parent, data, "[2]")
-    assert main([str(job)]) == 2
-    assert "planned for 2 ranks" in (seen := capsys.readouterr().err)
-    assert "torchrun --nnodes 1 --nproc-per-node 2" in seen
-
-
-def test_ranks_spread_over_other_nodes_than_planned_are_refused(
-    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 4}.items():
-        monkeypatch.setenv(name, str(value))
-    settings = ["-s", "resources.nodes=2", "-s", "resources.tasks_per_node=2"]
+    if ranks > 1:
+        for name, value in {"RANK": 0, "WORLD_SIZE": ranks}.items():
+            monkeypatch.setenv(name, str(value))
+    settings = ["-s", f"resources.nodes={nodes}", "-s", "resources.tasks_per_node=2"]
     assert main([str(job), *settings]) == 2
-    seen = capsys.readouterr().err
-    assert "(nodes 2 x tasks_per_node 2), started with 4, 4 of them on this node" in seen
+    assert said in capsys.readouterr().err
 
 
 def test_a_run_that_another_process_holds_is_not_begun(
@@ -170,15 +186,20 @@ def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -
     assert rank_of(run).launched_by == "local"
 
 
-def test_an_attempt_that_was_taken_for_ended_does_not_complete(
-    job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [run] = runs(job)
-    attempt_of(run).folder.mkdir(parents=True)
-    attempt_of(run, 2).folder.mkdir()
-    monkeypatch.setenv("HPCNCF_ATTEMPT", "1")
-    assert main([str(job)]) == 1
-    assert "attempt 2 has taken over" in str(rank_of(run).error)
+def test_an_attempt_that_was_presumed_dead_ends_when_it_sees_that(job: Path) -> None:
+    endless = ("-s", "training.epochs=100000")
+    [run] = runs(job, "training.epochs=100000")
+    checkpoint = attempt_of(run).folder.parent / "checkpoint.pt"
+
+    def take_over() -> None:
+        assert within(120, checkpoint.exists)
+        attempt_of(run, 2).folder.mkdir()
+
+    other = threading.Thread(target=take_over)
+    other.start()
+    assert main([str(job), *endless]) == 1
+    other.join()
+    assert rank_of(run).error["message"].endswith("attempt 2 has taken over")
 
 
 def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(job: Path) -> None:
@@ -245,7 +266,7 @@ def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(job: Pat
     [run] = runs(job, "training.epochs=5000")
     checkpoint = attempt_of(run).folder.parent / "checkpoint.pt"
     try:
-        wait_for(checkpoint.exists, process)
+        assert within(120, checkpoint.exists)
         process.send_signal(number)
         _, seen = process.communicate(timeout=120)
     finally:
@@ -272,42 +293,6 @@ def test_the_next_attempt_resumes_and_lists_every_epoch(job: Path) -> None:
     assert main([str(job), "--again"]) == 0
     whole = rank_of(run, attempt=2).training
     assert whole.model_sha256 == resumed.model_sha256
-
-
-def test_the_summary_of_hpcncf_train_says_what_was_reached(job: Path) -> None:
-    assert main([str(job)]) == 0
-    seen = summary(rank_of(runs(job)[0]))
-    for part in ("completed in", "epochs 2, loss 0.", "instances/s", "HR@10 0.", "CPU efficiency"):
-        assert part in seen
-    assert re.search(r"NDCG@10 0\.\d{3}, evaluated in [\d.]+ s\n", seen)
-
-
-def test_hpcncf_train_is_the_same_by_hand_and_says_what_came_out(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    [run] = runs(job)
-    assert cli.main(["train", str(job), "--run", run.id]) == 0
-    assert rank_of(run).outcome == "completed"
-    seen = capsys.readouterr().out
-    assert f"record: {attempt_of(run).rank(0)}\n" in seen
-    assert seen.endswith("look with: hpcncf report results/small\n")
-    for figure in ("loss 0.", "HR@10 0.", "instances/s", "CPU efficiency"):
-        assert figure in seen
-
-
-def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(job)]) == 0
-    [run] = runs(job)
-    first, second, end = capsys.readouterr().out.splitlines()
-    said = (
-        r"epoch 1/2: loss 0\.\d{4}, HR@10 0\.\d{3}, NDCG@10 0\.\d{3}, [\d,]+ instances/s, "
-        r"[\d.]+ s, [\d.]+ s of them evaluation"
-    )
-    assert re.fullmatch(said, first)
-    assert second.startswith("epoch 2/2: ")
-    assert end == f"completed; record: {attempt_of(run).rank(0)}"
 
 
 @pytest.mark.parametrize("engine", ["reference", "rowwise", "native"])
@@ -346,19 +331,10 @@ def command(job: Path, *settings: str) -> list[str]:
     return [sys.executable, "-m", "hpcncf.worker", str(job), *overrides]
 
 
-def wait_for(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
-    while not happened():
-        assert process.poll() is None, "ended too early"
-        assert time.monotonic() < until, "did not happen"
-        time.sleep(0.05)
-
-
-def two_ranks(job: Path, run: Run, *settings: str) -> list[subprocess.Popen[bytes]]:
+def two_ranks(job: Path, run: Run, *settings: str, **known: str) -> list[subprocess.Popen[bytes]]:
     """As our local launcher starts them, but for the claim."""
-    port = str(free_port())
     env = os.environ | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | known
     return [
         subprocess.Popen(
             [*command(job, *settings), "--run", run.id],
@@ -380,7 +356,7 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
         return path.exists() and read_record(path, Progress).phase == "training"
 
     try:
-        wait_for(trains, first)
+        assert within(120, trains)
         second.kill()
         _, seen = first.communicate(timeout=120)
     finally:
@@ -393,6 +369,43 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
     lost = f"rank 1 (process {second.pid} on {os.uname().nodename}) is gone and left no record"
     expected = f"another rank ended while this one waited for it: {lost}"
     assert record.error["message"].startswith(expected)
+
+
+def test_every_rank_reports_that_another_process_holds_the_run(job: Path, data: Path) -> None:
+    write_job(job.parent, data, "[2]")
+    [run] = runs(job)
+    held = claim_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
+    both = two_ranks(job, run)
+    seen = [each.communicate(timeout=120)[1].decode() for each in both]
+    assert [each.returncode for each in both] == [1, 1]
+    assert all(f"process {os.getpid()} on" in each for each in seen)
+    assert [path.name for path in held.folder.iterdir()] == ["claim.json"]
+
+
+def listens(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it handles SIGTERM by now."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its_start(
+    job: Path, data: Path
+) -> None:
+    """As tasks of a Slurm step."""
+    write_job(job.parent, data, "[2]")
+    [run] = runs(job)
+    attempt = claim_attempt(ResultPaths(Path("results/small")).run(run.id), "slurm", "9", 0, 0)
+    first, second = two_ranks(job, run, SLURM_JOB_ID="9", SLURM_STEP_ID="0")
+    first.kill()
+    try:
+        assert within(120, lambda: listens(second))
+        second.terminate()
+        second.communicate(timeout=120)
+    finally:
+        second.kill()
+    left = read_record(attempt.rank(1), RankRecord)
+    assert (left.outcome, left.exit_code) == ("stopped", 128 + signal.SIGTERM)
 
 
 def test_torchrun_leaves_the_same_records(job: Path, data: Path) -> None:

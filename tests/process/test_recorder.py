@@ -1,4 +1,4 @@
-"""A stop signal is heard wherever it lands, and the record is left."""
+"""A record is left however a rank ends: where a signal lands, and what becomes of other ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpcncf.worker.signals import Stopped, hold
 WAITS_IN_C = """\
 import ctypes, sys, threading
 from pathlib import Path
-from test_stopping import recorded
+from test_recorder import recorded
 lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
 with recorded(Path(sys.argv[1])):
     lock(mutex)
@@ -44,6 +44,12 @@ def recorded(folder: Path, place: Place = Place()) -> Recorded:  # noqa: B008  f
 
 def record(folder: Path, rank: int = 0) -> RankRecord:
     return read_record(attempt(folder).rank(rank), RankRecord)
+
+
+def message(folder: Path, rank: int = 0) -> str:
+    error = record(folder, rank).error
+    assert error is not None
+    return error["message"]
 
 
 class StoppedWhileDropped:
@@ -91,10 +97,8 @@ def test_what_breaks_after_a_signal_broke_because_of_it(tmp_path: Path) -> None:
             work(seconds=10)
         except Stopped:
             raise RuntimeError("Connection closed by peer") from None
-    error = record(tmp_path).error
-    assert error is not None
-    assert error["message"] == "stopped by SIGTERM"
-    assert "Connection closed by peer" in error["traceback"]
+    assert message(tmp_path) == "stopped by SIGTERM"
+    assert "Connection closed by peer" in record(tmp_path).error["traceback"]
 
 
 def stopped(folder: Path, signum: int, *others: Peer) -> str:
@@ -103,9 +107,7 @@ def stopped(folder: Path, signum: int, *others: Peer) -> str:
         rank.peers = list(others)
         os.kill(os.getpid(), signum)
         work(seconds=10)
-    error = record(folder, 1).error
-    assert error is not None
-    return error["message"]
+    return message(folder, 1)
 
 
 def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
@@ -141,18 +143,14 @@ def test_a_rank_that_is_ended_for_one_on_another_node_names_it(
     with recorded(tmp_path, here):
         os.kill(os.getpid(), signal.SIGTERM)
         work(seconds=10)
-    error = record(tmp_path, 1).error
-    assert error is not None
-    assert error["message"].startswith(
+    assert message(tmp_path, 1).startswith(
         "stopped by SIGTERM after another rank ended: rank 0 (node1) left no record"
     )
     with recorded(tmp_path, Place(world_size=3, local_world_size=1)):
         raise Stopped(signal.SIGTERM)
     with recorded(tmp_path, here):
         raise Stopped(signal.SIGTERM)
-    error = record(tmp_path, 1).error
-    assert error is not None
-    assert error["message"] == "stopped by SIGTERM", "as all were"
+    assert message(tmp_path, 1) == "stopped by SIGTERM", "as all were"
 
 
 def test_of_many_ranks_one_looks_at_the_record_of_the_first_that_failed(tmp_path: Path) -> None:
@@ -174,7 +172,7 @@ def test_of_many_ranks_one_looks_at_the_record_of_the_first_that_failed(tmp_path
     seen = [stopped(tmp_path, signal.SIGTERM)]
     with recorded(tmp_path, Place(rank=1, world_size=many)):
         raise RuntimeError("Connection closed by peer")
-    seen.append((record(tmp_path, 1).error or {})["message"])
+    seen.append(message(tmp_path, 1))
     listening = False
     assert all("rank 200 failed: ValueError: bad row of 200" in each for each in seen)
     assert not any("bad row of 7" in each for each in seen)
@@ -198,10 +196,8 @@ def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM
     assert b"stopped by SIGTERM" in seen
-    left = record(tmp_path)
-    assert left.outcome == "stopped"
-    assert left.error is not None
-    assert "did not stop, it is here" in left.error["traceback"]
+    assert record(tmp_path).outcome == "stopped"
+    assert "did not stop, it is here" in record(tmp_path).error["traceback"]
 
 
 def test_a_forked_worker_leaves_the_signal_to_its_rank(tmp_path: Path) -> None:
@@ -232,10 +228,8 @@ def test_a_peer_lost_on_the_way_to_the_agreed_step_is_the_reason(tmp_path: Path)
     with recorded(tmp_path) as rank, rank.stop.doing("deferred"):
         os.kill(os.getpid(), signal.SIGUSR2)
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1234")
-    left = record(tmp_path)
-    assert left.outcome == "failed"
-    assert left.error is not None
-    assert left.error["message"].startswith("another rank ended while this one waited for it")
+    assert record(tmp_path).outcome == "failed"
+    assert message(tmp_path).startswith("another rank ended while this one waited for it")
 
 
 def test_a_signal_that_came_before_there_was_anything_to_stop_is_reported_later(
@@ -248,3 +242,54 @@ def test_a_signal_that_came_before_there_was_anything_to_stop_is_reported_later(
         work(seconds=10)
     signal.signal(signal.SIGUSR2, before)
     assert record(tmp_path).exit_code == 128 + signal.SIGUSR2
+
+
+GONE = """\
+import time
+from hpcncf.worker.environment import Place
+from hpcncf.worker.recorder import gone_before_meeting
+time.sleep(0.5)
+print([gone_before_meeting(Place(0, 0, 2, 2), recorded) for recorded in (set(), {1})])
+"""
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_rank_that_ended_before_the_ranks_met_is_named(lives: bool) -> None:
+    """The first rank asks once the second had time to end."""
+    second = subprocess.Popen(["sleep", "60" if lives else "0"], env={**os.environ, "RANK": "1"})
+    words, env = [sys.executable, "-c", GONE], {**os.environ, "RANK": "0"}
+    said = subprocess.check_output(words, env=env, text=True)
+    second.kill()
+    second.wait()
+    assert said.startswith("['', " if lives else "['rank 1 of ")
+    assert said.endswith(", '']\n"), "nothing of one that left its record"
+
+
+REGISTERED = """
+import atexit, sys
+from hpcncf.worker import recorder as ending
+atexit.register(print, "registered", end=".")
+
+class Late:
+    def __del__(self):
+        print("cleared up")
+
+late = Late()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("sys.stdout.close(); ending.at_once(4)", 4),
+        ("ending.in_the_end(0)", 0),
+        ("ending.in_the_end(143); sys.exit(143)", 143),
+        ("ending.in_the_end(0); raise OSError('the result cannot be written')", 1),
+    ],
+)
+def test_what_was_registered_runs_and_python_does_not_clear_up(code: str, exit_code: int) -> None:
+    words = [sys.executable, "-c", REGISTERED + code]
+    over = subprocess.run(words, capture_output=True, text=True)
+    assert over.returncode == exit_code
+    assert over.stdout == ("" if exit_code == 4 else "registered.")
+    assert ("the result cannot be written" in over.stderr) == (exit_code == 1)
