@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import pytest
 from conftest import alive, within
 
 from hpcncf.local import processes
@@ -44,22 +45,18 @@ def codes(ranks: Ranks) -> list[int | None]:
     return [rank.returncode for rank in ranks]
 
 
-def test_ranks_that_end_are_waited_for() -> None:
-    ranks = start("pass", "import time; time.sleep(0.3)")
-    assert watch(ranks, 30, lambda: False) == "exited"
-    assert codes(ranks) == [0, 0]
-
-
-def test_when_one_fails_the_others_are_ended() -> None:
-    ranks = start(SLEEPS, "raise SystemExit(3)")
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        # One that ended well does not end the others; one that failed does.
+        (["pass", "import time; time.sleep(0.8)"], [0, 0]),
+        ([SLEEPS, "raise SystemExit(3)"], [-signal.SIGTERM, 3]),
+    ],
+)
+def test_ranks_are_waited_for_until_one_fails(programs: list[str], expected: list[int]) -> None:
+    ranks = start(*programs)
     assert watch(ranks, 30, lambda: False, leave_s=0.3) == "exited"
-    assert codes(ranks) == [-signal.SIGTERM, 3]
-
-
-def test_a_rank_that_ended_well_does_not_end_the_others() -> None:
-    ranks = start("pass", "import time; time.sleep(1.5)")
-    assert watch(ranks, 30, lambda: False, leave_s=0.3) == "exited"
-    assert codes(ranks) == [0, 0]
+    assert codes(ranks) == expected
 
 
 def test_the_time_limit_ends_a_run_that_ignores_sigterm() -> None:

@@ -20,12 +20,14 @@ from hpcncf import cli
 from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
+from hpcncf.job.spec import Training
 from hpcncf.local import processes
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_record, write_record
 from hpcncf.worker.__main__ import main
+from hpcncf.worker.environment import set_openmp
 from hpcncf.worker.rank import be_rank, work
 
 JOB = """\
@@ -320,10 +322,23 @@ def test_the_log_has_a_line_for_so_many_batches_and_the_model_stays_the_same(
     assert plain.training.model_sha256 == logged.training.model_sha256
 
 
-def test_a_log_that_cannot_be_written_does_not_end_the_run(job: Path) -> None:
+def test_a_log_that_cannot_be_written_does_not_end_the_run_whose_openmp_is_set(job: Path) -> None:
+    words, shown = command(job, "training.omp_wait_policy=active"), {"OMP_DISPLAY_ENV": "true"}
     with Path("/dev/full").open("wb") as full:
-        subprocess.run(command(job), stdout=full, timeout=120, check=False)
-    assert rank_of(runs(job)[0]).outcome == "completed"
+        done = subprocess.run(
+            words, env=os.environ | shown, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    [run] = runs(job, "training.omp_wait_policy=active")
+    assert rank_of(run).outcome == "completed"
+    assert b"OMP_WAIT_POLICY = 'ACTIVE'" in done.stderr, "by the library itself"
+
+
+def test_openmp_is_set_too_late_if_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "torch" in sys.modules
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
+    [seen] = set_openmp(Training(omp_wait_policy="passive"))
+    assert "has no effect" in seen
+    assert set_openmp(Training()) == []
 
 
 def command(job: Path, *settings: str) -> list[str]:
