@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any
 
 import pytest
+import yaml
 from make_results import manifest
 
 from hpcncf.cli import main
@@ -23,164 +25,133 @@ from hpcncf.job.validate import (
 )
 
 GPU = Resources(gpus_per_node=1)
-GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
+GRAPH = "engine=rowwise loader=device cuda_graph=true"
+PAIR = methodcaller("partition", "=")
 SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
 
 
+def settings(text: str) -> tuple[Resources, Training]:
+    """`cpus_per_task=2 threads=3` as resources and training settings."""
+    values = {key: yaml.safe_load(value) for key, _, value in map(PAIR, text.split())}
+    resources = {key: values.pop(key) for key in set(values) & set(Resources.model_fields)}
+    return Resources(**resources), Training(**values)
+
+
 @pytest.mark.parametrize(
-    ("resources", "training", "word"),
+    ("text", "word"),
     [
-        (Resources(), Training(device="cuda"), "gpus_per_node"),
-        (Resources(), Training(backend="nccl"), "gloo"),
-        (
-            Resources(gpus_per_node=1, tasks_per_node=2),
-            Training(backend="nccl"),
-            "two ranks on one GPU",
-        ),
-        (Resources(cpus_per_task=2), Training(threads=3), "cpus_per_task 2"),
-        (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
-        (Resources(), Training(collate="fast"), "whole batches"),
-        (Resources(), Training(loader="device", num_workers=1), "no effect with loader device"),
-        (Resources(), Training(loader="device", pin_memory=True), "device that trains"),
-        (Resources(), Training(loader="device", engine="native"), "the same instances"),
-        (Resources(), Training(profile="py-spy", profile_steps=5), "profile_steps has no effect"),
-        (Resources(), Training(profile="torch", profile_rate=50), "profile_rate has no effect"),
-        (Resources(), Training(profile_ranks="all"), "profile none"),
-        (
-            Resources(tasks_per_node=3, cpus_per_task=2),
-            Training(loader="batched", num_workers=4),
-            "12 workers on 6 cores",
-        ),
-        (Resources(), Training(loader="batched", workers="thread"), "num_workers is 0"),
-        (
-            Resources(),
-            Training(loader="batched", num_workers=1, workers="thread", persistent_workers=False),
-            "start at once",
-        ),
-        (Resources(), Training(loader="batched", collate="fast"), "Use loader per_sample"),
-        (Resources(tasks_per_node=4), Training(global_batch_size=3), "4 ranks"),
-        (Resources(tasks_per_node=2), Training(engine="rowwise"), "Use sync rows"),
-        (Resources(nodes=2), Training(engine="native"), "Use sync rows"),
-        (Resources(), Training(sync_every=4), "use local_sgd"),
-        (Resources(), Training(sync="rows"), "Use engine rowwise"),
-        (Resources(), Training(engine="native", loader="batched"), "the same instances"),
-        (Resources(gpus_per_node=1), Training(engine="native"), "native runs on CPUs"),
-        (Resources(), Training(engine="native", weight_decay=0.1), "every row in every step"),
-        (Resources(), Training(engine="rowwise", optimizer="sgd", sparse=True), "whole tables"),
-        (Resources(), Training(engine="rowwise", adam="fused"), "engine rowwise"),
-        (Resources(), Training(optimizer="sgd", adam="foreach"), "optimizer sgd"),
-        (Resources(), Training(sparse=True), "updates every row"),
-        (Resources(), Training(optimizer="lazy_adam"), "sparse: true"),
-        (
-            Resources(gpus_per_node=2, tasks_per_node=2),
-            Training(optimizer="lazy_adam", sparse=True),
-            "dense gradients",
-        ),
-        (Resources(), Training(engine="rowwise", accumulate=2), "mathematically the same"),
-        (Resources(), Training(engine="native", compile="inductor"), "already compiled"),
-        (Resources(), Training(engine="native", precision="bfloat16"), "float32"),
-        (Resources(), Training(engine="native", tf32=True), "runs on CPUs"),
-        (Resources(), GRAPH, "trains on a CPU"),
-        (GPU, GRAPH.model_copy(update={"loader": "vectorized"}), "Use loader device"),
-        (GPU, GRAPH.model_copy(update={"engine": "reference"}), "the same memory"),
-        (GPU, GRAPH.model_copy(update={"profile": "torch"}), "without their operations"),
-        (
-            Resources(gpus_per_node=2, tasks_per_node=2),
-            GRAPH.model_copy(update={"sync": "rows"}),
-            "cannot contain",
-        ),
-        (Resources(), Training(engine="rowwise", compile="torchscript"), "Use compile inductor"),
-        (
-            Resources(tasks_per_node=2),
-            Training(engine="rowwise", compile="inductor", sync="rows"),
-            "middle of a step",
-        ),
-        (Resources(), Training(engine="rowwise", precision="float16"), "on a CPU"),
-        (
-            Resources(),
-            Training(precision="float16", sparse=True, optimizer="lazy_adam"),
-            "two torch optimizers",
-        ),
-        (Resources(nodes=2), Training(precision="float16", sync="local_sgd"), "other ranks take"),
-        (GPU, Training(tf32=True, precision="bfloat16"), "float32 products"),
-        (Resources(), Training(engine="rowwise", static_graph=True), "no autograd graph"),
-        (Resources(), Training(engine="rowwise", bucket_mb=1.0), "no DistributedDataParallel"),
-        (Resources(), Training(engine="rowwise", parallel="data_parallel"), "no torch module"),
-        (Resources(nodes=2), Training(global_batch_size=8, accumulate=5), "exceeds the 4"),
-        (Resources(), Training(accumulate=2, static_graph=True), "143580"),
-        (Resources(nodes=2), Training(parallel="data_parallel"), "one process for all GPUs"),
-        (Resources(), Training(parallel="data_parallel", compile="torchscript"), "in every step"),
-        (Resources(), Training(lr_base_batch=1024), "lr_scale"),
-        (Resources(nodes=2), Training(sync="local_sgd", static_graph=True), "of sync dense"),
-        (Resources(), Training(engine="rowwise", weight_decay=0.1), "every row in every step"),
-        (Resources(), Training(optimizer="sgd", sparse=True, weight_decay=0.1), "sparse: true"),
+        ("device=cuda", "gpus_per_node"),
+        ("backend=nccl", "gloo"),
+        ("tasks_per_node=2 gpus_per_node=1 backend=nccl", "two ranks on one GPU"),
+        ("cpus_per_task=2 threads=3", "cpus_per_task 2"),
+        ("num_workers=1", "num_workers"),
+        ("collate=fast", "whole batches"),
+        ("loader=device num_workers=1", "no effect with loader device"),
+        ("loader=device pin_memory=true", "device that trains"),
+        ("engine=native loader=device", "the same instances"),
+        ("profile=py-spy profile_steps=5", "profile_steps has no effect"),
+        ("profile=torch profile_rate=50", "profile_rate has no effect"),
+        ("profile_ranks=all", "profile none"),
+        ("tasks_per_node=3 cpus_per_task=2 loader=batched num_workers=4", "12 workers on 6 cores"),
+        ("loader=batched workers=thread", "num_workers is 0"),
+        ("loader=batched num_workers=1 workers=thread persistent_workers=false", "start at once"),
+        ("loader=batched collate=fast", "Use loader per_sample"),
+        ("tasks_per_node=4 global_batch_size=3", "4 ranks"),
+        ("tasks_per_node=2 engine=rowwise", "Use sync rows"),
+        ("nodes=2 engine=native", "Use sync rows"),
+        ("sync_every=4", "use local_sgd"),
+        ("sync=rows", "Use engine rowwise"),
+        ("engine=native loader=batched", "the same instances"),
+        ("gpus_per_node=1 engine=native", "native runs on CPUs"),
+        ("weight_decay=0.1 engine=native", "every row in every step"),
+        ("optimizer=sgd sparse=true engine=rowwise", "whole tables"),
+        ("adam=fused engine=rowwise", "engine rowwise"),
+        ("optimizer=sgd adam=foreach", "optimizer sgd"),
+        ("sparse=true", "updates every row"),
+        ("optimizer=lazy_adam", "sparse: true"),
+        ("tasks_per_node=2 gpus_per_node=2 optimizer=lazy_adam sparse=true", "dense gradients"),
+        ("accumulate=2 engine=rowwise", "mathematically the same"),
+        ("engine=native compile=inductor", "already compiled"),
+        ("engine=native precision=bfloat16", "float32"),
+        ("engine=native tf32=true", "runs on CPUs"),
+        (GRAPH, "trains on a CPU"),
+        ("gpus_per_node=1 engine=rowwise cuda_graph=true", "Use loader device"),
+        ("gpus_per_node=1 loader=device cuda_graph=true", "the same memory"),
+        (f"gpus_per_node=1 {GRAPH} profile=torch", "without their operations"),
+        (f"tasks_per_node=2 gpus_per_node=2 sync=rows {GRAPH}", "cannot contain"),
+        ("engine=rowwise compile=torchscript", "Use compile inductor"),
+        ("tasks_per_node=2 engine=rowwise sync=rows compile=inductor", "middle of a step"),
+        ("engine=rowwise precision=float16", "on a CPU"),
+        ("optimizer=lazy_adam sparse=true precision=float16", "two torch optimizers"),
+        ("nodes=2 sync=local_sgd precision=float16", "other ranks take"),
+        ("gpus_per_node=1 precision=bfloat16 tf32=true", "float32 products"),
+        ("engine=rowwise static_graph=true", "no autograd graph"),
+        ("engine=rowwise bucket_mb=1.0", "no DistributedDataParallel"),
+        ("engine=rowwise parallel=data_parallel", "no torch module"),
+        ("nodes=2 global_batch_size=8 accumulate=5", "exceeds the 4"),
+        ("accumulate=2 static_graph=true", "143580"),
+        ("nodes=2 parallel=data_parallel", "one process for all GPUs"),
+        ("parallel=data_parallel compile=torchscript", "in every step"),
+        ("lr_base_batch=1024", "lr_scale"),
+        ("nodes=2 sync=local_sgd static_graph=true", "of sync dense"),
+        ("weight_decay=0.1 engine=rowwise", "every row in every step"),
+        ("optimizer=sgd weight_decay=0.1 sparse=true", "sparse: true"),
+        ("cpus_per_task=4 loader=per_sample num_workers=3", None),
+        ("weight_decay=0.01 adam=fused", None),
+        ("optimizer=sgd weight_decay=0.01", None),
+        ("optimizer=sgd sparse=true", None),
+        ("optimizer=lazy_adam sparse=true", None),
+        ("engine=rowwise compile=inductor", None),
+        ("precision=float16", None),
+        ("tf32=true", None),
+        ("engine=rowwise", None),
+        ("optimizer=lazy_adam engine=rowwise", None),
+        ("optimizer=sgd engine=rowwise", None),
+        ("engine=native", None),
+        ("optimizer=lazy_adam engine=native", None),
+        ("optimizer=sgd engine=native", None),
+        (f"gpus_per_node=1 {GRAPH}", None),
+        (f"gpus_per_node=1 {GRAPH} compile=inductor precision=float16", None),
+        (f"gpus_per_node=1 {GRAPH} optimizer=lazy_adam tf32=true", None),
     ],
 )
-def test_conflicting_settings_are_refused_with_the_reason(
-    resources: Resources, training: Training, word: str
+def test_conflicting_settings_are_refused_with_the_reason(text: str, word: str | None) -> None:
+    reasons = training_conflicts(*settings(text))
+    assert len(reasons) == (word is not None)
+    assert all(word in reason for reason in reasons if word)
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "reason"),
+    [
+        ("", "gloo", None),
+        ("gpus_per_node=1", "nccl", None),
+        ("tasks_per_node=2 gpus_per_node=1", "gloo", "2 ranks share 1 GPU on each node"),
+        ("tasks_per_node=4 gpus_per_node=2 ranks_per_gpu=2", "gloo", "4 ranks share 2 GPUs"),
+        ("tasks_per_node=2 gpus_per_node=2", "nccl", None),
+        ("tasks_per_node=2", "gloo", None),
+        ("tasks_per_node=2 gpus_per_node=1 device=cpu", "gloo", None),
+        ("tasks_per_node=2 gpus_per_node=1 backend=gloo", "gloo", None),
+    ],
+)
+def test_ranks_with_a_gpu_each_get_nccl_and_others_gloo_with_a_notice(
+    text: str, backend: str, reason: str | None
 ) -> None:
-    (reason,) = training_conflicts(resources, training)
-    assert word in reason
-
-
-@pytest.mark.parametrize(
-    ("resources", "training"),
-    [
-        (Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)),
-        (Resources(), Training(adam="fused", weight_decay=0.01)),
-        (Resources(), Training(optimizer="sgd", weight_decay=0.01)),
-        (Resources(), Training(optimizer="sgd", sparse=True)),
-        (Resources(), Training(optimizer="lazy_adam", sparse=True)),
-        (Resources(), Training(engine="rowwise", compile="inductor")),
-        (Resources(), Training(precision="float16", tf32=False)),
-        (Resources(), Training(tf32=True)),
-        *(
-            (Resources(), Training(engine=engine, optimizer=each))
-            for engine in ("rowwise", "native")
-            for each in ("adam", "lazy_adam", "sgd")
-        ),
-        (GPU, GRAPH),
-        (GPU, GRAPH.model_copy(update={"compile": "inductor", "precision": "float16"})),
-        (GPU, GRAPH.model_copy(update={"optimizer": "lazy_adam", "tf32": True})),
-    ],
-)
-def test_compatible_settings_have_no_conflict(resources: Resources, training: Training) -> None:
+    resources, training = settings(text)
     assert training_conflicts(resources, training) == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "settings", "reason"),
-    [
-        ({"tasks_per_node": 2, "gpus_per_node": 1}, {}, "2 ranks share 1 GPU on each node"),
-        ({"tasks_per_node": 4, "gpus_per_node": 2, "ranks_per_gpu": 2}, {}, "4 ranks share 2 GPUs"),
-        ({"tasks_per_node": 2, "gpus_per_node": 2}, {}, None),
-        ({"tasks_per_node": 2}, {}, None),
-        ({"tasks_per_node": 2, "gpus_per_node": 1}, {"device": "cpu"}, None),
-        ({"tasks_per_node": 2, "gpus_per_node": 1}, {"backend": "gloo"}, None),
-    ],
-)
-def test_ranks_that_share_a_gpu_get_gloo_with_a_notice(
-    asked: dict[str, int], settings: dict[str, Any], reason: str | None
-) -> None:
-    resources, training = Resources(**asked), Training(**settings)
-    assert training_conflicts(resources, training) == []
+    assert training.backend_for(resources) == backend
+    assert training.device_for(resources) == (
+        "cuda" if "gpu" in text and "cpu" not in text else "cpu"
+    )
     found = describe_gloo_choice(resources, training)
-    if reason is None:
-        assert found is None
-    else:
-        assert found.startswith(reason)
-        assert training.backend_for(resources) == "gloo"
-
-
-def test_ranks_with_a_gpu_each_get_nccl() -> None:
-    assert Training().backend_for(Resources(gpus_per_node=2, tasks_per_node=2)) == "nccl"
+    assert found is None if reason is None else str(found).startswith(reason)
 
 
 @pytest.mark.parametrize(
     ("training", "model", "word"),
     [
         (Training(engine="native"), Model(dropout=0.1), "Use engine rowwise"),
-        (GRAPH, Model(dropout=0.1), "masks that replays draw"),
+        (settings(GRAPH)[1], Model(dropout=0.1), "masks that replays draw"),
         (Training(engine="native"), Model(layers=(4,) * 17), "fewer layers"),
         (Training(engine="native"), Model(), None),
         (Training(engine="native"), Model(layers=(4,) * 16), None),
