@@ -22,7 +22,8 @@ from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.load import YamlLoader
-from hpcncf.job.plan import Run
+from hpcncf.job.plan import Plan, Run
+from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import submit
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
@@ -127,56 +128,40 @@ def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
     assert not (tmp_path / "done").exists()
 
 
-def folder_of(tmp_path: Path) -> Path:
-    (tmp_path / "results").mkdir(mode=0o755)
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Path:
+    """submitit's folder below results."""
     folder = tmp_path / "results/slurm-me"
+    folder.parent.mkdir(mode=0o755)
     make_private_folder(folder)
     return folder
 
 
-def test_submitits_folder_is_ours_alone(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    make_private_folder(folder)
-
-
-@pytest.mark.parametrize("mode", [0o770, 0o702, 0o750, 0o777])
-def test_one_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
-    folder = folder_of(tmp_path)
-    folder.chmod(mode)
-    with pytest.raises(HpcncfError, match=rf"others may use it \(mode {mode:04o}"):
-        make_private_folder(folder)
-
-
-def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    folder.rename(tmp_path / "moved")
-    folder.symlink_to(tmp_path / "moved")
-    with pytest.raises(HpcncfError, match=r"a link or a file.*nothing is submitted"):
-        make_private_folder(folder)
-
-
-def test_a_parent_that_everybody_may_write_to_is_refused_but_one_like_tmp(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    folder.parent.chmod(0o1777)
-    make_private_folder(folder)
-    folder.parent.chmod(0o777)
+def test_submitits_folder_is_its_users_alone(own_folder: Path, tmp_path: Path) -> None:
+    """People who share results may share a group, and /tmp is for everybody."""
+    assert own_folder.stat().st_mode & 0o777 == 0o700
+    for mode in (0o2775, 0o1777):
+        own_folder.parent.chmod(mode)
+        make_private_folder(own_folder)
+    own_folder.parent.chmod(0o777)
     with pytest.raises(HpcncfError, match="everybody may rename what is in it"):
-        make_private_folder(folder)
-
-
-def test_people_who_share_results_may_share_a_group(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    folder.parent.chmod(0o2775)
-    make_private_folder(folder)
+        make_private_folder(own_folder)
+    own_folder.parent.chmod(0o755)
+    for mode in (0o770, 0o702, 0o750, 0o777):
+        own_folder.chmod(mode)
+        with pytest.raises(HpcncfError, match=rf"others may use it \(mode {mode:04o}"):
+            make_private_folder(own_folder)
+    own_folder.rename(tmp_path / "moved")
+    own_folder.symlink_to(tmp_path / "moved")
+    with pytest.raises(HpcncfError, match=r"a link or a file.*nothing is submitted"):
+        make_private_folder(own_folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    os.chown(folder, 12345, 12345)
+def test_a_folder_of_another_user_is_refused(own_folder: Path) -> None:
+    os.chown(own_folder, 12345, 12345)
     with pytest.raises(HpcncfError, match=r"belongs to another user \(id 12345\)"):
-        make_private_folder(folder)
+        make_private_folder(own_folder)
 
 
 def test_a_local_queue_unpickles_nothing_from_such_a_folder_either(tmp_path: Path) -> None:
@@ -188,29 +173,37 @@ def test_a_local_queue_unpickles_nothing_from_such_a_folder_either(tmp_path: Pat
         machine.start(paths, file)
 
 
-def guarded(folder: Path) -> int:
-    script = f"{guard(folder)}\nexit 42"
-    return subprocess.run(["bash", "-c", script], check=False, capture_output=True).returncode
-
-
 @pytest.mark.parametrize("name", ["slurm-me", "it's $(touch pwned)", "two words"])
 def test_a_job_starts_only_with_its_users_own_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
+
+    def exit_code() -> int:
+        script = f"{guard(folder)}\nexit 42"
+        return subprocess.run(["bash", "-c", script], check=False, capture_output=True).returncode
+
     folder.mkdir()
-    assert guarded(folder) == 42
+    assert exit_code() == 42
     folder.rename(tmp_path / "moved")
-    assert guarded(folder) == 1
+    assert exit_code() == 1
     folder.symlink_to(tmp_path / "moved")
-    assert guarded(folder) == 1
+    assert exit_code() == 1
     assert not list(tmp_path.glob("**/pwned"))
 
 
-def test_nothing_is_sent_from_a_folder_that_others_may_use(
-    job_file: Callable[[str], Path], fake_slurm: FakeSlurm
-) -> None:
+Planned = tuple[ResultPaths, JobSpec, Plan]
+
+
+@pytest.fixture
+def planned(job_file: Callable[[str], Path]) -> Planned:
     path = job_file("")
     job, paths = load.load_job(path), ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.build_plan(job, path))
+    return paths, job, leave_plan(paths, job, load.build_plan(job, path))
+
+
+def test_nothing_is_sent_from_a_folder_that_others_may_use(
+    planned: Planned, fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = planned
     paths.submitit(user()).mkdir(mode=0o777)
     paths.submitit(user()).chmod(0o777)
     with pytest.raises(HpcncfError, match="others may use it"):
@@ -272,34 +265,18 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
         assert "<script" not in svg.read_text()
 
 
-def holding(folder: Path, secret: str) -> list[str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert files
-    return [str(path.relative_to(folder)) for path in files if secret in path.read_text("latin-1")]
-
-
-def test_a_secret_in_the_environment_is_not_in_what_slurm_gets(
-    job_file: Callable[[str], Path], fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", SECRET)
-    path = job_file("")
-    job, paths = load.load_job(path), ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.build_plan(job, path))
-    submit(paths, job, plan, "slurm")
-    assert fake_slurm.submitted
-    assert holding(path.parent, SECRET) == []
-
-
-def test_what_may_hold_a_secret_is_for_its_user_alone(
-    job_file: Callable[[str], Path], fake_slurm: FakeSlurm
+def test_slurm_gets_no_secret_of_the_environment_and_files_are_their_users_alone(
+    planned: Planned, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batch scripts (a site's `environment`), logs, pickles; the changes in a checkout."""
-    path = job_file("")
-    job, paths = load.load_job(path), ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.build_plan(job, path))
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    paths, job, plan = planned
     submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted
+    files = [path for path in paths.folder.parent.rglob("*") if path.is_file()]
+    assert not [path for path in files if SECRET in path.read_text("latin-1")]
     assert paths.submitit(user()).stat().st_mode & 0o077 == 0
     kept = [folder for folder in paths.submissions.glob("*.code") if folder.is_dir()]
     assert all(folder.stat().st_mode & 0o077 == 0 for folder in kept)
-    assert bool(kept) is any(code.diff for code in record_code(path.parent / "again", ROOT))
+    again = record_code(paths.folder.parent / "again", ROOT)
+    assert bool(kept) is any(code.diff for code in again)

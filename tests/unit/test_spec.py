@@ -17,7 +17,6 @@ from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
 from hpcncf.job.spec import (
     JobSpec,
     Program,
-    Resources,
     Training,
     build_command,
     fill_placeholders,
@@ -73,13 +72,6 @@ def test_a_larger_batch_scales_the_learning_rate_by_the_rule_that_is_named(
 ) -> None:
     training = Training(batch_size_per_rank=512, accumulate=2, lr=0.01, lr_scale=rule)
     assert training.scaled(4).lr == pytest.approx(expected)
-
-
-def test_auto_means_the_gpu_and_nccl_only_when_a_gpu_is_asked_for() -> None:
-    training = Training()
-    cpu, gpu = Resources(), Resources(gpus_per_node=1)
-    assert (training.device_for(cpu), training.backend_for(cpu)) == ("cpu", "gloo")
-    assert (training.device_for(gpu), training.backend_for(gpu)) == ("cuda", "nccl")
 
 
 def job(**settings: Any) -> JobSpec:
