@@ -27,7 +27,7 @@ def make_function() -> Any:
     def add(a: float, b: int = 1, text: str = "") -> dict[str, Any]:
         import os
 
-        if text == "fail":
+        if a < 0:
             raise ValueError("as asked")
         return {"sum": a + b, "text": text, "cpus": os.environ["OMP_NUM_THREADS"]}
 
@@ -35,31 +35,34 @@ def make_function() -> Any:
     return add
 
 
-def test_results_come_back_with_their_types(tmp_path: Path) -> None:
-    grid = {"a": [0.5, 2], "text": ["1"]}
+def test_results_and_exceptions_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"a": [0.5, 2, -1], "text": ["1"]}
     futures = hpcncf.submit(make_function(), grid, {"cpus_per_task": 1}, cluster="local")
-    assert [future.parameters for future in futures] == [
-        {"a": 0.5, "text": "1"},
-        {"a": 2, "text": "1"},
-    ]
-    assert [future.result(timeout=120)["sum"] for future in futures] == [1.5, 3]
-    assert futures[0].result() == {"sum": 1.5, "text": "1", "cpus": "1"}
-    assert futures[0].state == "completed"
-    assert futures[0].done()
-    record = json.loads(
-        (tmp_path / "results/add/runs" / futures[0].id / "attempt-1/rank-0.json").read_text()
-    )
-    assert record["outcome"] == "completed"
-    again = hpcncf.submit(make_function(), grid, {"cpus_per_task": 1}, cluster="local")
-    assert [each.id for each in again] == [each.id for each in futures]
-    assert len(list((tmp_path / "results/add/submissions").glob("*.json"))) == 1
-
-
-def test_an_exception_comes_back_with_its_traceback() -> None:
-    (future,) = hpcncf.submit(make_function(), {"a": [1], "text": ["fail"]}, cluster="local")
+    assert [each.parameters for each in futures] == [{"a": a, "text": "1"} for a in grid["a"]]
+    assert [each.result(timeout=120)["sum"] for each in futures[:2]] == [1.5, 3]
+    first, _, failing = futures
+    assert first.result() == {"sum": 1.5, "text": "1", "cpus": "1"}
+    assert (first.state, first.done()) == ("completed", True)
     with pytest.raises(hpcncf.RunFailed, match="ValueError: as asked"):
-        future.result(timeout=120)
-    assert future.state == "failed"
+        failing.result(timeout=120)
+    assert failing.state == "failed"
+    attempt = tmp_path / "results/add/runs" / first.id / "attempt-1"
+    assert json.loads((attempt / "rank-0.json").read_text())["outcome"] == "completed"
+    # Equal calls of equal code are not submitted again.
+    equal = {"a": [0.5, 2], "text": ["1"]}
+    again = hpcncf.submit(make_function(), equal, {"cpus_per_task": 1}, cluster="local")
+    assert [each.id for each in again] == [each.id for each in futures[:2]]
+    assert len(list((tmp_path / "results/add/submissions").glob("*.json"))) == 1
+    # A result that others may have written is not opened.
+    file = attempt / "output/result.pkl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o620)
+    with pytest.raises(HpcncfError, match="not opened"):
+        first.result()
+    file.chmod(0o600)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(HpcncfError, match="another user"):
+        first.result()
 
 
 def test_a_wait_ends_and_a_run_can_be_cancelled() -> None:
@@ -75,22 +78,6 @@ def test_a_wait_ends_and_a_run_can_be_cancelled() -> None:
     future.cancel()
     with pytest.raises(RunFailed):
         future.result(timeout=120)
-
-
-def test_a_result_that_others_may_have_written_is_not_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (future,) = hpcncf.submit(make_function(), {"a": [1]}, cluster="local")
-    future.result(timeout=120)
-    (file,) = future.results.glob("runs/*/attempt-1/output/result.pkl")
-    assert file.stat().st_mode & 0o777 == 0o600
-    file.chmod(0o620)
-    with pytest.raises(HpcncfError, match="not opened"):
-        future.result()
-    file.chmod(0o600)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(HpcncfError, match="another user"):
-        future.result()
 
 
 @pytest.mark.parametrize(

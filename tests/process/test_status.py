@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -43,51 +44,33 @@ def test_a_plan_alone_is_planned(paths: ResultPaths) -> None:
     assert {state.state for state in states(paths)} == {"planned"}
 
 
-def test_every_rank_of_the_last_attempt_must_have_completed(paths: ResultPaths) -> None:
-    finished(paths)
-    (first, *_) = [run for run in plan_of(paths).runs if run.resources.world_size == 2]
-    paths.run(first.id).attempt(1).rank(1).unlink()
-    found = {state.run.id: state.state for state in states(paths)}
-    assert found.pop(first.id) == "lost"
-    assert set(found.values()) == {"completed"}
-
-
-def test_a_run_whose_folder_cannot_be_read_is_not_taken_for_one_never_begun(
+def test_runs_are_complete_by_the_records_of_all_ranks_of_their_last_attempt(
     paths: ResultPaths,
 ) -> None:
-    run = plan_of(paths).runs[0]
-    folder = paths.run(run.id).folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.write_text("")  # root may look into any folder
-    (now,) = [state for state in states(paths) if state.run.id == run.id]
-    assert (now.state, now.reason) == ("unknown", "its folder cannot be read")
-    assert now.problems == [f"{folder}: cannot be read: Not a directory"]
-
-
-def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None:
+    """A corrupt record and a folder that cannot be read are named, and the rest is shown."""
     finished(paths)
-    run = plan_of(paths).runs[0]
-    claim_attempt(paths.run(run.id), "train")
-    (now,) = [state for state in states(paths) if state.run.id == run.id]
-    assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
-
-
-def test_a_corrupt_record_is_named_and_the_rest_is_reported(paths: ResultPaths) -> None:
-    finished(paths)
-    run = plan_of(paths).runs[2]
-    broken = paths.run(run.id).attempt(1).rank(0)
-    broken.write_text("{torn")
-    found = {state.run.id: state for state in states(paths)}
-    (problem,) = found[run.id].problems
-    assert problem.startswith(f"{broken}: not JSON")
-    assert found.pop(run.id).state == "lost"
-    assert {state.state for state in found.values()} == {"completed"}
-
-
-def test_a_corrupt_submission_is_named(paths: ResultPaths) -> None:
     write_text(paths.submissions / "20260105.json", "[]")
-    (problem,) = states(paths)[0].problems
-    assert "20260105.json: expected a record of kind 'submission'" in problem
+    runs = plan_of(paths).runs
+    (parallel, *_) = [run for run in runs if run.resources.world_size == 2]
+    closed, again, torn, *others = [run for run in runs if run is not parallel]
+    paths.run(parallel.id).attempt(1).rank(1).unlink()
+    claim_attempt(paths.run(again.id), "train")
+    broken = paths.run(torn.id).attempt(1).rank(0)
+    broken.write_text("{torn")
+    folder = paths.run(closed.id).folder
+    shutil.rmtree(folder)
+    folder.write_text("")  # root may look into any folder
+    found = {state.run.id: state for state in states(paths)}
+    assert found[parallel.id].state == found[torn.id].state == "lost"
+    assert {found[run.id].state for run in others} == {"completed"}
+    now = found[again.id]
+    assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
+    now = found[closed.id]
+    assert (now.state, now.reason) == ("unknown", "its folder cannot be read")
+    problems = [problem for state in found.values() for problem in state.problems]
+    assert sum("20260105.json: expected a record of kind 'submission'" in p for p in problems) == 1
+    assert f"{folder}: cannot be read: Not a directory" in problems
+    assert any(problem.startswith(f"{broken}: not JSON") for problem in problems)
 
 
 def submitted(paths: ResultPaths, pid: int, started: float) -> None:
@@ -106,6 +89,8 @@ def test_runs_wait_in_their_order_while_the_queue_lives(paths: ResultPaths) -> N
         ("pending", "behind 1"),
         ("pending", "behind 2"),
     ]
+    submitted(paths, os.getpid(), psutil.Process().create_time() - 100)
+    assert {state.state for state in states(paths)} == {"lost"}, "another process has its number"
 
 
 def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
@@ -119,11 +104,6 @@ def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
     waits = Counter(state.reason for state in states(paths) if state.state == "pending")
     assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"
     assert waits["behind 1"] == 2
-
-
-def test_a_queue_is_known_by_its_start_time_too(paths: ResultPaths) -> None:
-    submitted(paths, os.getpid(), psutil.Process().create_time() - 100)
-    assert {state.state for state in states(paths)} == {"lost"}
 
 
 def test_a_cancelled_run_is_cancelled_until_it_is_submitted_again(paths: ResultPaths) -> None:
