@@ -14,10 +14,8 @@ from typing import Final, Literal, Self
 from hpcncf.records.schema import RecordPart
 
 # A repository's own configuration names programs (a file watcher, hooks, external diffs). git
-# itself
-# refuses repositories of other users; these options keep it from starting those in our own,
-# either.
-# The clean filters of `git diff` (git-lfs) still run: without them every file would look
+# itself refuses repositories of other users; these options keep it from starting those in our own,
+# either. The clean filters of `git diff` (git-lfs) still run: without them every file would look
 # changed.
 
 TIMEOUT_S: Final = 5
@@ -96,6 +94,7 @@ def checkout(folder: Path) -> Checkout:
 # More than this of changes is data in a checkout, not code: it is neither kept nor compared.
 MOST_DIFF: Final = 5_000_000
 MOST_UNTRACKED: Final = 1000
+PACKAGE: Final = Path(__file__).parents[1]
 # What runs. Results and data lie about in checkouts, too, and change while the runs run.
 CODE: Final = (".py", ".sh", ".pyx", ".c", ".cc", ".cpp", ".cu", ".h", ".jl", ".R")
 CHANGED: Final = "the code changed after this run was submitted: "
@@ -133,11 +132,40 @@ def record_code(kept: Path, folder: Path) -> list[Code]:
 
     The diff may hold what its author would not show: only the submitter can read it.
     """
-    ours = _ours(kept)
-    root = _root(folder)
-    if root is None or (ours.commit is not None and root == _root(_package())):
-        return [ours]
-    return [ours, _checkout_code("folder", root, kept)]
+    package, root = _root(PACKAGE), _root(folder)
+    found = [_describe("hpcncf", PACKAGE, package, kept)]
+    if root is not None and root != package:
+        found.append(_describe("folder", root, root, kept))
+    return found
+
+
+def _root(folder: Path) -> Path | None:
+    """Of the checkout that the folder is in and that does not ignore it."""
+    if checkout(folder).commit is None:
+        return None
+    top = git_text(folder, "rev-parse", "--show-toplevel")
+    return Path(top) if top else None
+
+
+def _describe(of: Literal["hpcncf", "folder"], folder: Path, root: Path | None, kept: Path) -> Code:
+    found = _Checkout.at(root) if root else _Checkout(folder, None, None, [])
+    if found.diff:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(kept / f"{of}.diff", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(found.diff)
+    dirty: bool | None = bool(found.diff)
+    if found.diff is None:
+        dirty = checkout(root).dirty if root else None
+    return Code(
+        of=of,
+        folder=str(folder),
+        commit=found.commit,
+        dirty=dirty,
+        sha256=hash_sources(folder) if of == "hpcncf" else found.sha256(),
+        diff=f"{of}.diff" if found.diff else None,
+        untracked=found.untracked[:MOST_UNTRACKED],
+    )
 
 
 def changed(then: list[Code], checkouts: bool) -> list[str]:
@@ -152,63 +180,17 @@ def changed(then: list[Code], checkouts: bool) -> list[str]:
 
 
 def _difference(then: Code) -> str:
-    here = str(_package())
-    if then.of == "hpcncf" and then.folder != here:
-        return f"{ELSEWHERE}{here}, and were submitted by {_named(then)}, which differs"
-    return f"{CHANGED}{_named(then)} is not what it was"
-
-
-def _named(code: Code) -> str:
-    at = f", commit {code.commit[:7]}{' with changes' * bool(code.dirty)}" if code.commit else ""
-    return f"{'hpcncf' if code.of == 'hpcncf' else 'the checkout'} ({code.folder}{at})"
+    at = f", commit {then.commit[:7]}{' with changes' * bool(then.dirty)}" if then.commit else ""
+    named = f"{'hpcncf' if then.of == 'hpcncf' else 'the checkout'} ({then.folder}{at})"
+    if then.of == "hpcncf" and then.folder != str(PACKAGE):
+        return f"{ELSEWHERE}{PACKAGE}, and were submitted by {named}, which differs"
+    return f"{CHANGED}{named} is not what it was"
 
 
 def _now(code: Code) -> str | None:
     if code.of == "hpcncf":
-        return hash_sources(_package())
+        return hash_sources(PACKAGE)
     return _Checkout.at(Path(code.folder)).sha256()
-
-
-def _package() -> Path:
-    return Path(__file__).parents[1]
-
-
-def _ours(kept: Path) -> Code:
-    root = _root(_package())
-    code = _checkout_code("hpcncf", root, kept) if root else None
-    return Code(
-        of="hpcncf",
-        folder=str(_package()),
-        commit=code.commit if code else None,
-        dirty=code.dirty if code else None,
-        sha256=hash_sources(_package()),
-        diff=code.diff if code else None,
-        untracked=code.untracked if code else [],
-    )
-
-
-def _root(folder: Path) -> Path | None:
-    """Of the checkout that the folder is in and that does not ignore it."""
-    if checkout(folder).commit is None:
-        return None
-    top = git_text(folder, "rev-parse", "--show-toplevel")
-    return Path(top) if top else None
-
-
-def _checkout_code(of: Literal["hpcncf", "folder"], root: Path, kept: Path) -> Code:
-    found = _Checkout.at(root)
-    name = f"{of}.diff" if found.diff else None
-    if found.diff and name:
-        _write(kept, name, found.diff)
-    return Code(
-        of=of,
-        folder=str(root),
-        commit=found.commit,
-        dirty=bool(found.diff) if found.diff is not None else checkout(root).dirty,
-        sha256=found.sha256(),
-        diff=name,
-        untracked=found.untracked[:MOST_UNTRACKED],
-    )
 
 
 @dataclass(frozen=True)
@@ -256,10 +238,3 @@ def _contents(root: Path, files: list[Path]) -> Iterator[bytes]:
             content = b""
         yield f"\0{path.relative_to(root)}\0{len(content)}\0".encode("utf-8", "backslashreplace")
         yield content
-
-
-def _write(folder: Path, name: str, content: bytes) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)

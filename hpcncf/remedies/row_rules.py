@@ -143,6 +143,10 @@ class IdleSteps:
         history.log_first, history.log_second = self.log_first, self.log_second
         history.left_out, history.min_shrinkage = LEFT_OUT[self.dtype], MIN_SHRINKAGE[self.dtype]
 
+    def latest(self) -> Tensor:
+        """The present step's record, in host memory."""
+        return torch.from_numpy(self._records[self.now].copy())
+
     def table(self) -> Tensor:
         if self._device.type == "cpu":
             return torch.from_numpy(self._records)
@@ -154,43 +158,21 @@ class IdleSteps:
         self._changed = self.now + 1
         return self._on_device
 
-    def since(self, last: Tensor) -> Missed:
-        """What rows missed that were last current at steps `last` [n]."""
-        records = self.table().index_select(0, last)
-        now = torch.from_numpy(self._records[self.now].copy()).to(self._device)
-        change = now[:COLUMNS] - records[:, :COLUMNS]
-        idle = (self.now - last).double()
-        log_first = idle * self.log_first + change[:, LOG_FIRST]
-        log_second = idle * self.log_second + change[:, LOG_SECOND]
-        return Missed(
-            self,
-            last,
-            records,
-            float(self._records[self.now, LOG_KEPT]),
-            log_first,
-            log_second,
-            change[:, LOG_KEPT],
-        )
-
 
 class Missed:
-    """The idle steps of n rows; its factors have shape [n, 1]."""
+    """The idle steps of n rows that were last current at steps `last` [n]; its factors have shape
+    [n, 1]."""
 
-    def __init__(
-        self,
-        steps: IdleSteps,
-        last: Tensor,
-        records: Tensor,
-        log_all_kept: float,
-        log_first: Tensor,
-        log_second: Tensor,
-        log_kept: Tensor,
-    ) -> None:
-        self._steps, self._last, self._records = steps, last, records
-        self._all_kept = math.exp(log_all_kept)
-        self._dtype = steps.dtype
-        self.first, self.second = self._factor(log_first), self._factor(log_second)
-        self.kept = self._column(log_kept.exp())
+    def __init__(self, steps: IdleSteps, last: Tensor) -> None:
+        self._steps, self._last, self._dtype = steps, last, steps.dtype
+        self._records = steps.table().index_select(0, last)
+        now = steps.latest()
+        self._all_kept = math.exp(float(now[LOG_KEPT]))
+        change = now[:COLUMNS].to(last.device) - self._records[:, :COLUMNS]
+        idle = (steps.now - last).double()
+        self.first = self._factor(idle * steps.log_first + change[:, LOG_FIRST])
+        self.second = self._factor(idle * steps.log_second + change[:, LOG_SECOND])
+        self.kept = self._column(change[:, LOG_KEPT].exp())
 
     def _column(self, values: Tensor) -> Tensor:
         return values.to(self._dtype)[:, None]
@@ -290,7 +272,7 @@ class RowRule:
 
     def catch_up(self, values: Tensor, moments: Sequence[Tensor], last: Tensor) -> None:
         """Move rows that were last current at steps `last` [n] to the present, in place."""
-        missed = self.steps.since(last)
+        missed = Missed(self.steps, last)
         values.mul_(missed.kept)
         if self.series:
             values.addcmul_(moments[0], missed.slope(moments[1].sqrt(), moments[0]), value=-1)

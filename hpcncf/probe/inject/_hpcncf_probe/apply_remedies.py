@@ -16,16 +16,13 @@ NOTES = {}
 ROWS = []
 MAIN = get_ident()
 
+OF_LOADERS = ("workers", "persistent_workers", "prefetch_factor", "pin_memory")
+OF_OPTIMIZERS = ("fused", "foreach", "rowwise")
+# Where a remedy is applied.
 NEEDS = {
-    "threads": "torch",
-    "omp": "torch",
-    "workers": "DataLoader",
-    "persistent_workers": "DataLoader",
-    "prefetch_factor": "DataLoader",
-    "pin_memory": "DataLoader",
-    "fused": "stock optimizer",
-    "foreach": "stock optimizer",
-    "rowwise": "stock optimizer",
+    **dict.fromkeys(("threads", "omp"), "torch"),
+    **dict.fromkeys(OF_LOADERS, "DataLoader"),
+    **dict.fromkeys(OF_OPTIMIZERS, "stock optimizer"),
 }
 
 
@@ -50,10 +47,10 @@ def record():
         if rows.tables:
             noted.append(["rowwise", True, f"{of}: {', '.join(rows.tables)}", 1])
         noted += [["rowwise", False, f"{of}: {each}: {why}", 1] for each, why in rows.left.items()]
-    left = [name for name in ASKED if name not in names]
-    return noted + [
-        [_words(name), False, f"no {NEEDS.get(name, name)} was made", 1] for name in left
-    ]
+    for name in ASKED:
+        if name not in names:
+            noted.append([_words(name), False, f"no {NEEDS.get(name, name)} was made", 1])
+    return noted
 
 
 def _words(name):
@@ -67,7 +64,7 @@ def install(torch):
         note("omp", True, "OMP_WAIT_POLICY of all its processes")
     if "threads" in ASKED:
         _set_threads(torch, ASKED["threads"])
-    if {"fused", "foreach", "rowwise"} & set(ASKED):
+    if set(OF_OPTIMIZERS) & set(ASKED):
         base = torch.optim.Optimizer
         for kind in {each for each in vars(torch.optim).values() if isinstance(each, type)}:
             if issubclass(kind, base) and kind is not base and "__init__" in vars(kind):
@@ -85,16 +82,13 @@ def _set_threads(torch, threads):
     @functools.wraps(set_threads)
     def kept(number):
         # Threads and workers of torch's own take one for themselves.
-        if get_ident() == MAIN and not _is_torch(sys._getframe(1).f_code.co_filename):
+        of_torch = f"{os.sep}torch{os.sep}" in sys._getframe(1).f_code.co_filename
+        if get_ident() == MAIN and not of_torch:
             note("threads", True, f"the program's set_num_threads({number}) is passed over")
             return None
         return set_threads(number)
 
     torch.set_num_threads = kept
-
-
-def _is_torch(path):
-    return f"{os.sep}torch{os.sep}" in path
 
 
 # -- optimizers
@@ -175,15 +169,13 @@ def _models(torch, optimizer):
             parents.setdefault(id(child), []).append(each)
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     todo = [each for each in modules if isinstance(each, kinds) and id(each.weight) in owned]
-    seen, found = set(), []
+    seen = {}
     while todo:
         each = todo.pop()
         if id(each) not in seen:
-            seen.add(id(each))
+            seen[id(each)] = each
             todo += parents.get(id(each), [])
-            if id(each) not in parents:
-                found.append(each)
-    return found
+    return [each for number, each in seen.items() if number not in parents]
 
 
 def _import_remedies(name):
@@ -221,9 +213,6 @@ def _first_line(error):
 
 
 # -- loaders
-
-
-OF_LOADERS = ("workers", "persistent_workers", "prefetch_factor", "pin_memory")
 
 
 def install_loaders(module):

@@ -68,14 +68,12 @@ class Observer:
         self.pid = os.getpid()
         self.began = time.perf_counter()
         self.started_at = time.time()
-        self.cpu_began = time.process_time()
         self.interval = SAMPLE_EVERY_S
         self.thread = _thread.get_ident()
         self.first_thread = (self.thread, _thread.get_native_id())
         self.clock_of_first = getattr(time, "pthread_getcpuclockid", lambda _: None)(self.thread)
         CLOCKS[self.thread].since = self.began
         self.start_up = None
-        self.first_step_at = None
         self.stacks = {}
         self.others = {}
         self.samples = 0
@@ -88,7 +86,7 @@ class Observer:
         self.threads_at_first = {}
         self.numbers = {}
         self.reused = set()
-        self.cpu_at_first = self.cpu_began
+        self.cpu_at_first = time.process_time()
         self.seen_at = self.began
         self.threads_at = self.began
         self.record_at = self.began + FIRST_RECORD_S
@@ -287,13 +285,9 @@ class Observer:
             return
         clock.turn()
         self.thread = clock.ident
-        self.first_step_at = clock.since  # no moment is counted twice
         self.sampler_may_s += SAMPLER_AT_ONCE_S
-        self.start_up = {
-            "seconds": self.first_step_at - self.began,
-            "phases": phases(clock),
-            "stacks": self.stacks,
-        }
+        # By the clock's own moment: none is counted twice.
+        self.start_up = {"seconds": clock.since - self.began, "stacks": self.stacks}
         self.stacks, self.others, self.long_steps = {}, {}, {}
         clock.clear()
         clock.turns = clock.backwards = 0
@@ -346,22 +340,17 @@ class Observer:
             "final": final,
             "kind": self.kind,
             "pid": self.pid,
-            "parent": os.getppid(),
             "program": self.program,
-            "started_at": self.started_at,
             "python": ".".join(map(str, sys.version_info[:3])),
             "torch": torch_phases.TORCH.get("version"),
             "elapsed_s": now - self.began,
-            "cpu_s": time.process_time() - self.cpu_began,
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "rank": self.rank or torch_phases.rank(),
             "torch_threads": self.torch_threads,
             "start_up": self.start_up
             and {**self.start_up, "stacks": listed(self.start_up["stacks"])},
-            "since_s": now - (self.first_step_at or self.began),
             "since_cpu_s": time.process_time() - self.cpu_at_first,
             "steps": clock.steps() if clock else 0,
-            "backwards": clock.backwards if clock else 0,
             "phases": figures,
             "short_steps": short_steps(clock),
             "long_steps": dict(self.long_steps),
@@ -629,12 +618,13 @@ def _is_between_operations(position):
 def kernel_numbers(first):
     """Thread ident -> the kernel's number of it: of Python's threads.
 
-    `first`: both of the one that a program without `threading` has, too.
+    `first`: both of the one that began. A program without `threading` has it, too, and in a forked
+    process `threading` may know the parent's number.
     """
     threading = sys.modules.get("threading")
     active = {} if threading is None else dict(getattr(threading, "_active", {}))
-    known = dict([first])
-    known.update({ident: getattr(each, "native_id", None) for ident, each in active.items()})
+    known = {ident: getattr(each, "native_id", None) for ident, each in active.items()}
+    known.update([first])
     return {ident: number for ident, number in known.items() if number is not None}
 
 
@@ -656,67 +646,53 @@ def read_thread(number):
 _STATE = {}
 
 
-def start(folder, program, kind="program"):
+# Module -> what is done with it once it is imported. `import torch` brings the others; where it
+# does not, they are observed when they come.
+IMPORTED = {
+    "torch": (torch_phases.install, apply_remedies.install, trial_speed.install),
+    "torch._dynamo.eval_frame": (torch_phases.observe_tracing,),
+    "torch.utils.data.dataloader": (torch_phases.observe_loaders, apply_remedies.install_loaders),
+    "torch.distributed.distributed_c10d": (torch_phases.observe_collectives,),
+}
+
+
+def start(folder, program):
     """Observe this process from now on."""
-    observer = _STATE["observer"] = Observer(folder, program, kind)
+    observer = _STATE["observer"] = Observer(folder, program, "program")
     torch_phases.first_step = first_step
-    if kind == "program":
-        imports.after("torch", _observe_torch)
-        imports.after("torch._dynamo.eval_frame", _safely(torch_phases.observe_tracing))
-        imports.after("torch.utils.data.dataloader", _observe_loaders)
-        imports.after(
-            "torch.distributed.distributed_c10d", _safely(torch_phases.observe_collectives)
+    for name, calls in IMPORTED.items():
+        imports.after(name, partial(_call_each, calls))
+    if hasattr(os, "register_at_fork"):
+        # No thread but the program's own may be there when it forks.
+        os.register_at_fork(
+            before=partial(_with_observer, Observer.pause),
+            after_in_parent=partial(_with_observer, Observer.begin),
+            after_in_child=_forked,
         )
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked
-            )
-        _observe_leaving()
+    for name in ("_exit", "execv", "execve"):
+        _end_before(name)
     atexit.register(end)
     observer.begin()
 
 
-def first_step(clock):
-    """As `Observer.first_step`, of whatever process this is; one that was forked is begun anew."""
-    observer = _STATE.get("observer")
-    if observer is None:
-        observer = _begin_again("program")
-    observer.first_step(clock)
-
-
-def _safely(call):
-    def safe(module):
+def _call_each(calls, module):
+    for call in calls:
         try:
             call(module)
         except Exception as error:
-            _STATE["observer"].problems.append(f"{type(error).__name__}: {error}")
-
-    return safe
-
-
-def _observe_torch(torch):
-    _safely(torch_phases.install)(torch)
-    _safely(apply_remedies.install)(torch)
-    _safely(trial_speed.install)(torch)
-    # `import torch` brings these; where it does not, they are observed when they come.
+            problem = f"{type(error).__name__}: {error}"
+            _with_observer(lambda observer, problem=problem: observer.problems.append(problem))
 
 
-def _observe_loaders(module):
-    _safely(torch_phases.observe_loaders)(module)
-    _safely(apply_remedies.install_loaders)(module)
-
-
-def _before_fork():
-    """No thread but the program's own may be there when it forks."""
+def _with_observer(call):
     observer = _STATE.get("observer")
     if observer is not None:
-        observer.pause()
+        call(observer)
 
 
-def _after_fork():
-    observer = _STATE.get("observer")
-    if observer is not None:
-        observer.begin()
+def first_step(clock):
+    """As `Observer.first_step`, of whatever process this is; one that was forked is begun anew."""
+    (_STATE.get("observer") or _begin_again("program")).first_step(clock)
 
 
 def _forked():
@@ -742,10 +718,7 @@ def _begin_again(kind):
 
 def begin_worker():
     """This process is a DataLoader's worker. One that was spawned is observed already."""
-    observer = _STATE.get("observer")
-    if observer is None:
-        observer = _begin_again("worker")
-    observer.kind = "worker"
+    (_STATE.get("observer") or _begin_again("worker")).kind = "worker"
 
 
 def end():
@@ -767,26 +740,14 @@ def end():
     _STATE["ended"] = observer
 
 
-def _observe_leaving():
-    """`os._exit` and `os.exec*` run no `atexit`."""
-    leave = os._exit
-
-    def _exit(status):
-        end()
-        leave(status)
-
-    os._exit = _exit
-    for name in ("execv", "execve"):
-        _end_before(name)
-
-
 def _end_before(name):
-    execute = getattr(os, name)
+    """`os._exit` and `os.exec*` run no `atexit`."""
+    leave = getattr(os, name)
 
-    def replaced(*args):
+    def replaced(*args, **named):
         end()
         try:
-            execute(*args)
+            leave(*args, **named)
         except BaseException:
             ended = _STATE.pop("ended", None)  # no such program: this one goes on
             if ended is not None:

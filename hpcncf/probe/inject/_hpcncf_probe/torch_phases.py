@@ -79,10 +79,7 @@ def install(torch):
 
 def _compiling(torch):
     compiler = getattr(torch, "compiler", None)
-    found = getattr(compiler, "is_compiling", None)
-    if found is None:
-        return lambda: False
-    return found
+    return getattr(compiler, "is_compiling", None) or (lambda: False)
 
 
 def observe_tracing(module):
@@ -392,15 +389,14 @@ COLLECTIVES = (
 
 def observe_collectives(module):
     """`module` is torch.distributed.distributed_c10d."""
-    torch = sys.modules.get("torch")
-    compiling = TORCH.get("compiling") or _compiling(torch)
+    compiling = _compiling(sys.modules.get("torch"))
     package = sys.modules.get("torch.distributed")
     for name in COLLECTIVES:
         original = getattr(module, name, None)
         if original is None:
             continue
         _wrap(module, name, "sync", compiling)
-        if package is not None and getattr(package, name, None) is original:
+        if getattr(package, name, None) is original:
             setattr(package, name, getattr(module, name))
 
 
