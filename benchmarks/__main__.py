@@ -48,10 +48,12 @@ BENCHMARKS: Final = {
     "predict": Benchmark("Predictions of runs that no law has seen", 200),
     "probe": Benchmark("The probe", 110),
     "login": Benchmark("The login node", 60),
+    "evaluate": Benchmark("Evaluation", 20),
+    "memory": Benchmark("Memory", 120),
 }
 OTHER_PROGRAMS: Final = {
     "programs": Benchmark("Programs as their users write them", 850),
-    "recbole": Benchmark("RecBole", 170),
+    "peers": Benchmark("RecBole and cornac", 220),
     "public": Benchmark("Programs that nobody here wrote", 330),
     "pathology": Benchmark("Causes made on purpose", 450),
 }

@@ -1,5 +1,6 @@
-"""Engine rowwise on one GPU: a step's time as it is, captured, compiled and in halves; an epoch's;
-and HR@10 beside the CPU's at the same batch. Which goals they meet stands at the end.
+"""Engine rowwise on one GPU: a step's time as it is, captured, compiled and in halves, beside its
+floor; an epoch's; and HR@10 beside the CPU's at the same batch. Which goals they meet stands
+at the end.
 
 Speed is of made data of full size, all of it on the GPU. Quality is of Frappe, where HPCNCF_DATA
 names the folder of its zip. Where there is no GPU it ends with exit code 1.
@@ -7,6 +8,7 @@ names the folder of its zip. Where there is no GPU it ends with exit code 1.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import tempfile
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import results
 from benchmarks.quality import difference
@@ -29,6 +33,7 @@ from hpcncf.ncf.engines.precision import tf32_allowed
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
+from hpcncf.ncf.trainer import mean_rows_per_step
 
 BATCHES: Final = (256, 65_536)
 WAYS: Final[dict[str, dict[str, Any]]] = {
@@ -41,6 +46,7 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
     "`cuda_graph`, `precision: float16`": {"cuda_graph": True, "precision": "float16"},
 }
 WARM_UP, ROUNDS, WINDOW_POSITIVES, MOST_STEPS = 40, 5, 2**23, 2_000
+PROFILED, COPIED_MIB, TINY = 5, 1_024, 2_000
 SEEDS, EPOCHS = (0, 1, 2), 3
 SMALL, LARGE = BATCHES
 MOST_STEP_S, MOST_EPOCH_S, LEAST_INSTANCES_PER_S = 100e-6, 1.5, 100e6
@@ -50,6 +56,13 @@ NO_GPU: Final = "benchmarks gpu: torch sees no CUDA device here, and nothing els
 
 Seconds = dict[tuple[int, str], float]
 """By batch and way."""
+
+
+def moved_bytes(rows: float, sizes: Model, positives: int, negatives: int, context: int) -> float:
+    """Of a step that keeps the rest on the chip: each distinct row with both moments read and
+    written once, float32; each positive's user, items (int64) and context read once."""
+    row = 3 * 4 * (sizes.gmf_width + sizes.mlp_width)
+    return 2 * rows * row + positives * (8 * (2 + negatives) + 4 * context)
 
 
 class Steps:
@@ -73,6 +86,12 @@ class Steps:
         """Of a step."""
         return self.schedule.batch * (1 + self.training.negatives)
 
+    def least_bytes(self, data: Prepared) -> float:
+        rows = mean_rows_per_step(data, self.training, self.schedule)
+        assert rows is not None
+        context = len(data.manifest.context_columns)
+        return moved_bytes(rows, Model(), self.schedule.batch, self.training.negatives, context)
+
     def take(self, steps: int) -> None:
         with tf32_allowed(self.training, self.device):
             for _ in range(steps):
@@ -82,6 +101,15 @@ class Steps:
         """Mean over a window."""
         steps = min(MOST_STEPS, WINDOW_POSITIVES // self.schedule.batch)
         return timed(lambda: self.take(steps)) / steps
+
+    def launches(self) -> float:
+        """Of a step: kernels, copies and fills on the GPU; mean. No number where none was seen."""
+        activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=activities) as seen:
+            self.take(PROFILED)
+            torch.cuda.synchronize()
+        on_gpu = [each for each in seen.events() if each.device_type == DeviceType.CUDA]
+        return len(on_gpu) / PROFILED or math.nan
 
     def epoch_s(self) -> float:
         """Of a whole one: its order, its smaller last step, and all rows caught up."""
@@ -104,18 +132,52 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def copied(device: torch.device) -> float:
+    """Bytes a second, read and written, of memory far larger than any cache."""
+    source = torch.zeros(COPIED_MIB << 18, device=device)
+    target = torch.empty_like(source)
+    seconds = [timed(lambda: target.copy_(source)) for _ in range(ROUNDS + 1)][1:]
+    return 2 * source.nbytes / statistics.median(seconds)
+
+
+def launch_s(device: torch.device) -> tuple[float, float]:
+    """Of one addition to one number: as the host queues it, and in a graph of many."""
+    number = torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(TINY):
+            number.add_(1)
+
+    many()
+    queued = statistics.median(timed(many) for _ in range(ROUNDS))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        many()
+    graph.replay()
+    replayed = statistics.median(timed(graph.replay) for _ in range(ROUNDS))
+    return queued / TINY, replayed / TINY
+
+
 def show_steps(data: Prepared, device: torch.device) -> Seconds:
-    """Each way at each batch."""
+    """Each way at each batch, beside its floor: its bytes, and its launches as a graph has them."""
     found: Seconds = {}
+    bytes_per_s, (queued_s, replayed_s) = copied(device), launch_s(device)
+    print(
+        f"Memory moves {bytes_per_s / 1e9:,.0f} GB/s. An operation on one number takes "
+        f"{queued_s * 1e6:.2f} µs queued by the host, {replayed_s * 1e6:.2f} µs in a graph.\n"
+    )
     rows = []
     for batch, name in product(BATCHES, WAYS):
         steps = Steps(data, batch, WAYS[name], device)
-        seconds = statistics.median(steps.step_s() for _ in range(ROUNDS))
-        found[batch, name] = seconds
-        rows.append(
-            [f"{batch:,}", name, f"{seconds * 1e6:,.1f}", f"{steps.instances / seconds:,.0f}"]
-        )
-    columns = ["batch:", "engine rowwise", "µs a step:", "instances/s:"]
+        step_s = statistics.median(steps.step_s() for _ in range(ROUNDS))
+        launches = steps.launches()
+        instances, least_s = steps.instances / step_s, steps.least_bytes(data) / bytes_per_s
+        cells = [f"{batch:,}", name, f"{step_s * 1e6:,.1f}", f"{instances:,.0f}"]
+        floor_us = (1e6 * each for each in (least_s, launches * replayed_s))
+        rows.append([*cells, f"{launches:,.0f}", *(f"{each:,.1f}" for each in floor_us)])
+        found[batch, name] = step_s
+    columns = ["batch:", "engine rowwise", "µs a step:", "instances/s:", "launches a step:"]
+    columns += ["floor: bytes, µs:", "floor: launches in a graph, µs:"]
     print(*results.table(columns, rows), "", sep="\n", flush=True)
     return found
 

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import results
-from benchmarks.recbole.__main__ import HERE as RECBOLE
-from benchmarks.recbole.__main__ import write_pairs
+from benchmarks.peers.__main__ import HERE as PEERS
+from benchmarks.peers.__main__ import write_pairs
 from benchmarks.training import in_turn, real_frappe
 from benchmarks.verbs import cloned, measured
 from hpcncf.monitor.cgroup import usable_cpus
@@ -230,9 +230,9 @@ def own_goals(folder: str, rounds: int) -> Iterator[Goal]:
 
 def recbole_goals(folder: str) -> Iterator[Goal]:
     """Raises FileNotFoundError where it is not installed."""
-    python = RECBOLE / ".venv/bin/python"
+    python = PEERS / ".venv/recbole/bin/python"
     if not python.exists():
-        raise FileNotFoundError("RecBole: python -m benchmarks recbole installs it")
+        raise FileNotFoundError("RecBole: python -m benchmarks peers installs it")
     users, items = FULL_SIZE
     draw = np.random.default_rng(0)
     user = np.concatenate([draw.permutation(users), draw.integers(0, users, 60_000)])
@@ -243,7 +243,7 @@ def recbole_goals(folder: str) -> Iterator[Goal]:
     settings = '{"eval_args": {"split": {"RS": [0.98, 0.01, 0.01]}}}'
     for model in ("NeuMF", "BPR"):
         short, longer = (
-            [str(python), str(RECBOLE / "train.py"), model, folder, steps, settings]
+            [str(python), str(PEERS / "train_recbole.py"), model, folder, steps, settings]
             for steps in ("15", "100")
         )
         first, second = by_turns(short, longer, folder, "rowwise")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 REPORT = Path(os.environ.get("EXAMPLE_REPORT", ROOT / "results/demo/report/report.html"))
 # A page for each folder of examples: title, and the files that it shows.
 FOLDERS = {"jobs": ("Example job files", "*.yaml"), "slurm_templates": ("Example site files", "*")}
-PAGES = {"recbole.md": "benchmarks/recbole/README.md", "changes.md": "CHANGELOG.md"}
+PAGES = {"peers.md": "benchmarks/peers/README.md", "changes.md": "CHANGELOG.md"}
 EXAMPLE = """\
 # A report
 

@@ -32,6 +32,14 @@ def benchmark(name: str) -> Any:
     return importlib.import_module(f"benchmarks.{name}")
 
 
+def test_a_step_on_a_gpu_moves_at_least_its_rows_and_its_batch() -> None:
+    """Three rows of 5 numbers with two moments each, both ways; two positives of user, item, one
+    negative and one column."""
+    sizes = Model(gmf_width=2, mlp_width=3, layers=(4, 2))
+    moved = benchmark("gpu").moved_bytes(3, sizes, positives=2, negatives=1, context=1)
+    assert moved == 2 * 3 * 3 * 4 * 5 + 2 * (3 * 8 + 4)
+
+
 def test_a_gpus_goals_are_reported_with_what_was_found() -> None:
     goals, eager, graph = benchmark("gpu").goals, "eager", "`cuda_graph`"
     steps = {(256, eager): 9e-4, (256, graph): 9e-5, (65_536, eager): 3e-3, (65_536, graph): 4e-3}
@@ -326,22 +334,22 @@ def test_misses_stand_before_all_programs_and_a_failed_one_is_one() -> None:
 
 
 @pytest.fixture
-def recbole() -> Any:
-    return benchmark("recbole.__main__")
+def peers() -> Any:
+    return benchmark("peers.__main__")
 
 
-def test_recbole_gets_each_training_pair_once_all_ids_and_the_same_candidates(
-    recbole: Any, tiny_data: Path, tmp_path: Path
+def test_peers_get_each_training_pair_once_all_ids_and_the_same_candidates(
+    peers: Any, tiny_data: Path, tmp_path: Path
 ) -> None:
     data = load_prepared(tiny_data)
-    plain = recbole.plain(data)
+    plain = peers.plain(data)
     trained = list(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
     assert len(set(trained)) < len(trained)
     assert (np.diff(plain.train_users) < 0).sum() > len(set(trained)) / 3  # in no order of users
     assert plain.manifest.train_rows == len(set(trained))
     assert plain.manifest.context_columns == []
     assert plain.test_context.shape == (data.manifest.test_rows, 0)
-    recbole.write_data(tmp_path, plain)
+    peers.write_data(tmp_path, plain)
     read = {}
     for part in ("train", "test"):
         header, *lines = (tmp_path / f"data/data.{part}.inter").read_text().splitlines()
@@ -357,8 +365,8 @@ def test_recbole_gets_each_training_pair_once_all_ids_and_the_same_candidates(
     assert (candidates[:, 1:] == data.test_negatives).all()
 
 
-def test_recboles_scores_are_ranked_as_hpcncf_ranks_its_own(recbole: Any, tiny_data: Path) -> None:
-    plain = recbole.plain(load_prepared(tiny_data))
+def test_peers_scores_are_ranked_as_hpcncf_ranks_its_own(peers: Any, tiny_data: Path) -> None:
+    plain = peers.plain(load_prepared(tiny_data))
     start = initial_model(plain.manifest, Model(), seed=1)
     candidates = np.column_stack([plain.test_items, plain.test_negatives])
     users = torch.from_numpy(np.repeat(plain.test_users, candidates.shape[1])).long()
@@ -368,18 +376,21 @@ def test_recboles_scores_are_ranked_as_hpcncf_ranks_its_own(recbole: Any, tiny_d
         )
     engine = Rowwise(start, Training(), torch.device("cpu"), StepClock(1, 1))
     judged = evaluate(engine, plain, Place(), torch.device("cpu"), "sampled")
-    found = recbole.quality(scores.reshape(candidates.shape).numpy())
+    found = peers.quality(scores.reshape(candidates.shape).numpy())
     assert found == pytest.approx((judged.hr10, judged.ndcg10))
     assert 0 < judged.hr10 < 1
     ties = np.zeros((3, 12), dtype=np.float32)
     ties[1, 0], ties[2, 0] = 1, np.nan
-    assert recbole.quality(ties) == pytest.approx((1 / 3, 1 / 3))
+    assert peers.quality(ties) == pytest.approx((1 / 3, 1 / 3))
 
 
-def test_recboles_environment_is_pinned_to_the_version_with_hpcncfs_torch(recbole: Any) -> None:
+@pytest.mark.parametrize("peer", ["recbole", "cornac"])
+def test_a_peers_environment_is_pinned_to_the_version_with_hpcncfs_torch(
+    peers: Any, peer: str
+) -> None:
     pins, constraints = (
         dict(line.split("==") for line in path.read_text().splitlines() if not line.startswith("#"))
-        for path in (recbole.HERE / "requirements.txt", ROOT / "constraints.txt")
+        for path in (peers.HERE / f"requirements-{peer}.txt", ROOT / "constraints.txt")
     )
     assert pins["torch"] == constraints["torch"]
-    assert "recbole" in pins
+    assert peer in pins

@@ -1,4 +1,4 @@
-"""RecBole trains as its users start it: `python train.py MODEL FOLDER STEPS SETTINGS`.
+"""RecBole trains as its users start it: `python train_recbole.py MODEL FOLDER STEPS SETTINGS`.
 
 FOLDER holds the data set `data`, and perhaps the candidates that the trained model is to score
 (`test_users.npy`, `candidates.npy`): their scores go to `scores.npy`. Prints the CPU milliseconds
