@@ -29,28 +29,21 @@ class Prices:
     def hourly(self, row: Row) -> float | None:
         """Price of an hour of the run: its nodes if they have a price, else its cores and GPUs;
         None if one that counts has none. Runs side by side share a node or GPU evenly."""
+        nodes, shared_gpu = row.get("nodes") or 1, row.get("runs_per_gpu") or 1
         node = self._of_model(row.get("cpu_model"), self.of_an_hour.get(NODE))
         if node is not None:
-            side_by_side = max(row.get("runs_per_node") or 1, row.get("runs_per_gpu") or 1)
-            return float(node * (row.get("nodes") or 1) / side_by_side)
-        gpus = (row.get("gpus_per_node") or 0) * (row.get("nodes") or 1)
-        core = self.of_an_hour.get(CORE)
+            return float(node * nodes / max(row.get("runs_per_node") or 1, shared_gpu))
+        gpus, core = (row.get("gpus_per_node") or 0) * nodes, self.of_an_hour.get(CORE)
         if not gpus:
             return None if core is None else float(core * row["cores_allocated"])
-        gpu = self._of_model(row.get("gpu_model"), None)
-        if gpu is None:
-            return None
+        gpu = self._of_model(row.get("gpu_model"))
         cores = (core or 0.0) * row["cores_allocated"]
-        return float(gpu * gpus / (row.get("runs_per_gpu") or 1) + cores)
+        return None if gpu is None else float(gpu * gpus / shared_gpu + cores)
 
-    def _of_model(self, model: str | None, otherwise: float | None) -> float | None:
+    def _of_model(self, model: str | None, otherwise: float | None = None) -> float | None:
         """The price of the longest name that the model's contains, in any case."""
-        words = (model or "").casefold()
-        names = [
-            name
-            for name in self.of_an_hour
-            if name not in (CORE, NODE) and name.casefold() in words
-        ]
+        models = [name for name in self.of_an_hour if name not in (CORE, NODE)]
+        names = [name for name in models if name.casefold() in (model or "").casefold()]
         return self.of_an_hour[max(names, key=len)] if names else otherwise
 
     def show(self, amount: float | None) -> str:
@@ -81,25 +74,17 @@ class Priced:
 def priced_rows(one: Configuration, prices: Prices) -> list[Priced]:
     """One for each hardware that its repeats ran on; without those that have no price or time."""
     unit, name = ("a run", "elapsed_s") if one.is_command else ("an epoch", "seconds_per_epoch")
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[tuple[float, float]]] = {}
     for row in one.rows:
-        if row.get(name) and prices.hourly(row) is not None:
-            groups.setdefault(_hardware(row), []).append(row)
+        hourly = prices.hourly(row)
+        if row.get(name) and hourly is not None:
+            model = row.get("gpu_model") if row.get("gpus_per_node") else row.get("cpu_model")
+            hardware = str(model or "unknown hardware")
+            groups.setdefault(hardware, []).append((hourly, row[name]))
     return [
-        Priced(
-            hardware,
-            one.label,
-            prices.hourly(rows[0]) or 0.0,
-            median(row[name] for row in rows),
-            unit,
-        )
-        for hardware, rows in groups.items()
+        Priced(hardware, one.label, found[0][0], median(seconds for _, seconds in found), unit)
+        for hardware, found in groups.items()
     ]
-
-
-def _hardware(row: Row) -> str:
-    model = row.get("gpu_model") if row.get("gpus_per_node") else row.get("cpu_model")
-    return str(model or "unknown hardware")
 
 
 def price_table(rows: Sequence[Priced], prices: Prices) -> Table | None:
@@ -109,13 +94,7 @@ def price_table(rows: Sequence[Priced], prices: Prices) -> Table | None:
     money = f", {prices.currency}" if prices.currency else ""
     columns = ["configuration", "hardware", f"an hour{money}", "s", f"an epoch or run{money}"]
     cells = [
-        [
-            row.label,
-            row.hardware,
-            format_number(row.hourly),
-            format_number(row.seconds),
-            format_number(row.cost),
-        ]
+        [row.label, row.hardware, *map(format_number, (row.hourly, row.seconds, row.cost))]
         for row in sorted(rows, key=lambda row: row.cost)
     ]
     return Table(columns, cells, frozenset({"hardware"}))

@@ -17,17 +17,18 @@ QUALITY_SLACK: Final = 0.02
 REPORTED_SLACK: Final = 0.05
 STANDARD_ERRORS: Final = 2
 SCORES: Final = ("hr10", "ndcg10", "hr10_unseen", "loss")
+TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
+
+Row = Mapping[str, Any]
 
 
-def at_equal_epochs(
-    runs: Sequence[Mapping[str, Any]], epochs: Iterable[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
     """The runs, with the scores of those that trained longer than another on the same task as they
     were after as many epochs: `scored_epochs`; `hr10_at_end` is what it came to.
 
     Unchanged where a run of the task was not evaluated after that epoch.
     """
-    tasks: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    tasks: dict[tuple[Any, ...], list[Row]] = {}
     for row in runs:
         if row["hr10"] is not None and row.get("epochs") and not row.get("max_steps"):
             key = (row.get("evaluation"), row.get("data_key"), row.get("instances_per_epoch"))
@@ -50,22 +51,16 @@ def at_equal_epochs(
     return [{**row, **scored.get(row["run_id"], {})} for row in runs]
 
 
-def configurations_of_sound_quality(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Configurations with a speed whose quality holds against the best of their task."""
-    groups: dict[tuple[Any, ...], list[Configuration]] = {}
+def worse_models(configurations: Sequence[Configuration]) -> set[str]:
+    """Keys of the configurations whose quality does not hold against the best of their task."""
+    tasks: dict[tuple[Any, ...], list[Configuration]] = {}
     for one in configurations:
-        groups.setdefault(evaluation_task(one), []).append(one)
-    best = {task: best_quality(members) for task, members in groups.items()}
-    return [one for one in configurations if one.speed and _holds(one, best[evaluation_task(one)])]
-
-
-def holds_quality(one: Configuration, others: Sequence[Configuration]) -> bool:
-    task = evaluation_task(one)
-    return _holds(one, best_quality([each for each in others if evaluation_task(each) == task]))
-
-
-def _holds(one: Configuration, best: Configuration | None) -> bool:
-    return best is None or not is_worse(one, best)
+        tasks.setdefault(evaluation_task(one), []).append(one)
+    found = set()
+    for members in tasks.values():
+        best = best_quality(members)
+        found |= {one.key for one in members if best and is_worse(one, best)}
+    return found
 
 
 def evaluation_task(one: Configuration) -> tuple[Any, ...]:
@@ -78,7 +73,7 @@ def evaluation_task(one: Configuration) -> tuple[Any, ...]:
     return row.get("evaluation"), row.get("data_key"), instances_seen(scored)
 
 
-def instances_seen(row: Mapping[str, Any]) -> int | None:
+def instances_seen(row: Row) -> int | None:
     """Instances that the model was trained on; None if the data or the epochs are not known.
 
     A run that `max_steps` cut short saw a batch, with its negatives, in each step.
@@ -92,7 +87,7 @@ def instances_seen(row: Mapping[str, Any]) -> int | None:
     return cut if seen is None else min(cut, seen)
 
 
-def is_mostly_warmup(row: Mapping[str, Any]) -> bool:
+def is_mostly_warmup(row: Row) -> bool:
     """Whether more than half of the training time went to steps that the speed does not count."""
     seen, speed, training_s = instances_seen(row), row["instances_per_s"], row.get("training_s")
     if not seen or not speed or not training_s or row.get("resumed_epoch") is not None:
@@ -111,7 +106,7 @@ def quality_metric(one: Configuration) -> tuple[str, bool]:
 
 def best_quality(configurations: Sequence[Configuration]) -> Configuration | None:
     judged = [one for one in configurations if quality(one) is not None]
-    return max(judged, key=lambda one: _higher_is_better(one), default=None)
+    return max(judged, key=_higher_is_better, default=None)
 
 
 def quality(one: Configuration) -> float | None:
@@ -132,12 +127,9 @@ def is_worse(one: Configuration, best: Configuration) -> bool:
         return lower > max(QUALITY_SLACK, chance_margin(one, best) or 0.0)
     if lower <= REPORTED_SLACK * abs(quality(best) or 0.0):
         return False
-    best_of_ours, worst_of_theirs = ("high", "low") if higher else ("low", "high")
-    ours, theirs = (
-        one.figures.get(f"{name}_{best_of_ours}"),
-        best.figures.get(f"{name}_{worst_of_theirs}"),
-    )
-    if ours is None or theirs is None:
+    ours = one.figures.get(f"{name}_{'high' if higher else 'low'}")
+    theirs = best.figures.get(f"{name}_{'low' if higher else 'high'}")
+    if ours is None or theirs is None:  # not repeated
         return True
     return ours < theirs if higher else ours > theirs
 
@@ -157,23 +149,18 @@ def chance_margin(one: Configuration, other: Configuration) -> float | None:
     Both were tested on the same rows, and hit many of them together: the real error is smaller.
     None if the number of test rows is not known.
     """
-    variances = [_variance(one), _variance(other)]
-    known = [variance for variance in variances if variance is not None]
-    return STANDARD_ERRORS * sqrt(max(0.0, sum(known))) if len(known) == len(variances) else None
-
-
-def _variance(one: Configuration) -> float | None:
-    share, rows = one.median("hr10"), one.rows[0].get("test_rows")
-    return None if share is None or not rows else share * (1 - share) / rows
+    variances = []
+    for each in (one, other):
+        share, rows = each.median("hr10"), each.rows[0].get("test_rows")
+        if share is None or not rows:
+            return None
+        variances.append(share * (1 - share) / rows)
+    return STANDARD_ERRORS * sqrt(max(0.0, sum(variances)))
 
 
 # Time to quality as MLPerf Training counts it (Mattson et al. 2020): from the first step to the end
 # of the first evaluation that reaches the target. Evaluation and checkpoints count, start-up does
 # not.
-
-Row = Mapping[str, Any]
-
-TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
 
 
 @dataclass(frozen=True)
@@ -229,29 +216,29 @@ def times_to_quality(
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)
-    found = [_time_of_configuration(one, by_run, target) for one in shown]
-    return [each for each in found if each.runs]
-
-
-def _time_of_configuration(
-    one: Configuration, by_run: Mapping[str, Sequence[Row]], target: float
-) -> TimeToQuality:
-    courses = [by_run.get(row["run_id"], []) for row in one.rows]
-    judged = [epochs for epochs in courses if any(row["hr10"] is not None for row in epochs)]
-    ways = [time_to_target(epochs, target) or (inf, inf) for epochs in judged]
-    seconds = [way[0] for way in ways] or [inf]
-    middle = _finite(median(seconds))
-    return TimeToQuality(
-        configuration=one,
-        target=target,
-        seconds=middle,
-        low=_finite(min(seconds)) if len(ways) > 1 else None,
-        high=_finite(max(seconds)) if len(ways) > 1 else None,
-        core_hours=None if middle is None else middle * one.cores / 3600,
-        epochs=_finite(median(way[1] for way in ways)) if ways else None,
-        reached=sum(way[0] < inf for way in ways),
-        runs=len(ways),
-    )
+    found = []
+    for one in shown:
+        courses = [by_run.get(row["run_id"], []) for row in one.rows]
+        judged = [rows for rows in courses if any(row["hr10"] is not None for row in rows)]
+        if not judged:
+            continue
+        ways = [time_to_target(rows, target) or (inf, inf) for rows in judged]
+        seconds = [way[0] for way in ways]
+        middle, several = _finite(median(seconds)), len(ways) > 1
+        found.append(
+            TimeToQuality(
+                configuration=one,
+                target=target,
+                seconds=middle,
+                low=_finite(min(seconds)) if several else None,
+                high=_finite(max(seconds)) if several else None,
+                core_hours=None if middle is None else middle * one.cores / 3600,
+                epochs=_finite(median(way[1] for way in ways)),
+                reached=sum(way[0] < inf for way in ways),
+                runs=len(ways),
+            )
+        )
+    return found
 
 
 def _finite(value: float) -> float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb, exp, log
+from math import comb, exp, log, prod
 from statistics import mean, median
 from typing import Final, Literal
 
@@ -49,27 +49,27 @@ class Ratio:
         return self.value < 1 - threshold
 
 
-def compare_repeats(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Speeds of A's and of B's repeats, all above 0: the ratio of their medians."""
-    value = median(b) / median(a)
-    if min(len(a), len(b)) < 2:
-        return Ratio(value, None, None, None, "too few repeats")
-    rng = np.random.default_rng(SEED)
-    low, high = _ends(_resampled(b, rng) / _resampled(a, rng))
-    p = _exact(a, b) if comb(len(a) + len(b), len(a)) <= COUNTED else _sampled([(a, b)])
-    return Ratio(value, low, high, p, _verdict(low, high, p, [(a, b)]))
-
-
-def compare_all(pairs: Sequence[Pair]) -> Ratio:
-    """Geometric mean of the pairs' ratios; repeats are dealt out within their pair."""
+def compare_repeats(pairs: Sequence[Pair]) -> Ratio:
+    """The speeds of A's and of B's repeats, all above 0, of one configuration or of several: the
+    geometric mean of the ratios of their medians. Repeats are dealt out within their pair."""
     value = exp(mean(log(median(b) / median(a)) for a, b in pairs))
     if any(min(len(a), len(b)) < 2 for a, b in pairs):
         return Ratio(value, None, None, None, "too few repeats")
     rng = np.random.default_rng(SEED)
     logs = [np.log(_resampled(b, rng) / _resampled(a, rng)) for a, b in pairs]
-    low, high = _ends(np.exp(np.mean(logs, axis=0)))
-    p = _sampled(pairs)
-    return Ratio(value, low, high, p, _verdict(low, high, p, pairs))
+    ends = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
+    low, high = map(float, np.quantile(np.exp(np.mean(logs, axis=0)), ends))
+    few = len(pairs) == 1 and ways_to_deal(pairs) <= COUNTED
+    p = _exact(*pairs[0]) if few else _sampled(pairs)
+    if least_p(pairs) > ALPHA:
+        return Ratio(value, low, high, p, "too few repeats")
+    if p > ALPHA or low <= 1 <= high:
+        return Ratio(value, low, high, p, "no significant difference")
+    return Ratio(value, low, high, p, "faster" if low > 1 else "slower")
+
+
+def ways_to_deal(pairs: Sequence[Pair]) -> int:
+    return prod(comb(len(a) + len(b), len(a)) for a, b in pairs)
 
 
 def least_p(pairs: Sequence[Pair]) -> float:
@@ -78,29 +78,13 @@ def least_p(pairs: Sequence[Pair]) -> float:
     With equal numbers in A and B no p is smaller. With unequal ones the mirror image may differ by
     less, so that p is half of this; towards slower that is no rarer a chance, and not relied upon.
     """
-    ways = 1.0
-    for a, b in pairs:
-        ways *= comb(len(a) + len(b), len(a))
-    return min(2 / ways, 1.0)
-
-
-def _verdict(low: float, high: float, p: float, pairs: Sequence[Pair]) -> Verdict:
-    if least_p(pairs) > ALPHA:
-        return "too few repeats"
-    if p > ALPHA or low <= 1 <= high:
-        return "no significant difference"
-    return "faster" if low > 1 else "slower"
+    return min(2 / ways_to_deal(pairs), 1.0)
 
 
 def _resampled(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
     """Medians of as many repeats, drawn with replacement. Shape (RESAMPLES,)."""
     drawn = rng.choice(np.asarray(values, dtype=float), size=(RESAMPLES, len(values)))
     return np.asarray(np.median(drawn, axis=1))
-
-
-def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
 
 
 def _exact(a: Sequence[float], b: Sequence[float]) -> float:

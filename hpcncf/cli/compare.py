@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcncf_analysis.compare import Comparison, Side
 
 EPILOG = """\
-A and B are results folders, run ids, run folders, or record files. B / A above 1 is faster.
+A and B are results folders, run ids, or run folders. B / A above 1 is faster.
 With --threshold it is a check for CI: exit code 4 if slower or worse, 3 if the repeats are too few.
 example: hpcncf compare results/before results/after --threshold 0.05
 """
@@ -44,31 +44,34 @@ def run(args: argparse.Namespace) -> int:
 
     found = compare(*(_side(name, args.results, args.repeats) for name in (args.a, args.b)))
     if not found.pairs:
-        raise UsageError(_nothing(found))
+        raise UsageError(
+            "no configuration is in both: "
+            f"only in A: {'; '.join(found.only_a)}; only in B: {'; '.join(found.only_b)}; "
+            "give a run of each to compare those two"
+        )
+    checked = {}
+    if args.threshold is not None:
+        checked = {
+            "threshold": args.threshold,
+            "failures": found.failures(args.threshold),
+            "open": found.open_questions(args.threshold),
+        }
     if args.json:
-        print(json.dumps(_plain(found, args.threshold), indent=1, allow_nan=False))
+        print(json.dumps(found.plain() | checked, indent=1, allow_nan=False))
     elif args.markdown:
         print(markdown(found, args.threshold), end="")
     else:
         _show(found, args.threshold)
-    return exit_code(found, args.threshold)
-
-
-def exit_code(found: Comparison, threshold: float | None) -> int:
-    if threshold is None:
-        return 0
-    if found.failures(threshold):
+    if checked.get("failures"):
         return 4
-    return 3 if found.open_questions(threshold) else 0
+    return 3 if checked.get("open") else 0
 
 
 def _side(name: str, results: Path | None, repeats: bool) -> Side:
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.compare import side_from_record, side_from_results
+    from hpcncf_analysis.compare import side_from_results
 
     path = Path(name)
-    if path.is_file():
-        return side_from_record(name, path)
     if (path / "plan.json").exists():
         return side_from_results(name, ResultPaths(path))
     if path.is_dir() and path.resolve().parent.name == "runs":
@@ -76,32 +79,13 @@ def _side(name: str, results: Path | None, repeats: bool) -> Side:
         return side_from_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
     if path.exists() or "/" in name:
         raise UsageError(
-            f"{name}: expected a results folder (with plan.json), one of its runs/<id>, a run's "
-            "id, or a rank's record file (rank-0.json)"
+            f"{name}: expected a results folder (with plan.json), one of its runs/<id>, or a run's "
+            "id"
         )
     from hpcncf.cli import lookup
 
     paths, _, run = lookup.run(name, results)
     return side_from_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
-
-
-def _nothing(found: Comparison) -> str:
-    return (
-        "no configuration is in both: "
-        f"only in A: {'; '.join(found.only_a)}; only in B: {'; '.join(found.only_b)}; "
-        "give a run of each to compare those two"
-    )
-
-
-def _plain(found: Comparison, threshold: float | None) -> dict[str, object]:
-    if threshold is None:
-        return found.plain()
-    return {
-        **found.plain(),
-        "threshold": threshold,
-        "failures": found.failures(threshold),
-        "open": found.open_questions(threshold),
-    }
 
 
 def _show(found: Comparison, threshold: float | None) -> None:

@@ -42,7 +42,7 @@ from hpcncf.tune.search import (
 )
 from hpcncf.tune.tuning import Row, Tuning
 from hpcncf_analysis.configurations import Configuration, group_configurations
-from hpcncf_analysis.quality import holds_quality
+from hpcncf_analysis.quality import worse_models
 
 # Jamieson and Talwalkar 2016; a third is kept each time, as in Hyperband (Li et al. 2018). Length
 # is seconds of training, not epochs: speed is compared, and a fast engine needs more steps to show
@@ -356,8 +356,8 @@ def select_whole_runs(
 def unsound_trials(grid: Grid, whole: Sequence[tuple[int, Configuration]]) -> frozenset[str]:
     """The classes of which some whole run's quality is worse than chance explains."""
     classes = {point.index: str(point.quality) for point in grid.points}
-    all_of_them = [one for _, one in whole]
-    return frozenset(classes[point] for point, one in whole if not holds_quality(one, all_of_them))
+    worse = worse_models([one for _, one in whole])
+    return frozenset(classes[point] for point, one in whole if one.key in worse)
 
 
 @dataclass(frozen=True)

@@ -16,71 +16,88 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import cli
-from hpcncf.collect.collect import collect
 from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.compare import (
     Comparison,
+    Side,
     below,
     changed_environment,
     compare,
-    moved,
+    find_moved_phase,
     rows,
-    side_from_record,
     side_from_results,
 )
-from hpcncf_analysis.configurations import group_configurations
-from hpcncf_analysis.significance import compare_all, compare_repeats, least_p
+from hpcncf_analysis.significance import compare_repeats, least_p
 
-SMALL: dict[str, Any] = {
-    "points": [
-        {"resources.cpus_per_task": cpus, "training.loader": "vectorized"} for cpus in (1, 2)
-    ]
-}
+VECTORIZED: list[dict[str, Any]] = [
+    {"resources.cpus_per_task": cpus, "training.loader": "vectorized"} for cpus in (1, 2)
+]
 SPEEDS = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=6)
+Edit = Callable[[dict[str, Any]], object]
 
 
-def study(folder: Path, repeats: int = 3, factor: float = 1.0, **settings: Any) -> ResultPaths:
-    """A finished study, `factor` times as fast as another of the same settings."""
-    paths = make_results.demo(folder, repeats, **{**SMALL, **settings})
+def study(folder: Path, repeats: int = 3, change: Edit | None = None, **more: Any) -> ResultPaths:
+    """A finished study; `change` is made to each of its records."""
+    paths = make_results.demo(folder, repeats, **{"points": VECTORIZED, **more})
     make_results.complete(paths)
-    if factor != 1:
-        edit(
-            paths,
-            lambda seen: seen["training"].update(counted_s=seen["training"]["counted_s"] / factor),
-        )
+    if change:
+        edit(paths, change)
     return paths
 
 
-def edit(paths: ResultPaths, change: Callable[[dict[str, Any]], object]) -> None:
+def faster(factor: float) -> Edit:
+    return lambda record: record["training"].update(
+        counted_s=record["training"]["counted_s"] / factor
+    )
+
+
+def edit(paths: ResultPaths, change: Edit) -> None:
     for path in paths.folder.glob("runs/*/attempt-1/rank-*.json"):
-        seen = json.loads(path.read_text())
-        change(seen)
-        path.write_text(json.dumps(seen))
+        record = json.loads(path.read_text())
+        change(record)
+        path.write_text(json.dumps(record))
 
 
 def compared(a: ResultPaths, b: ResultPaths) -> Comparison:
     return compare(side_from_results("a", a), side_from_results("b", b))
 
 
-def test_three_repeats_that_do_not_overlap_are_distinguished() -> None:
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> ResultPaths:
+    """Two configurations, three repeats each."""
+    return study(tmp_path_factory.mktemp("before"))
+
+
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory: pytest.TempPathFactory) -> ResultPaths:
+    """The same at 0.8 of the speed."""
+    return study(tmp_path_factory.mktemp("slower"), change=faster(0.8))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ([1, 2, 3], [4, 5, 6], "faster"),
+        ([4, 5, 6], [1, 2, 3], "slower"),
+        ([1.0, 1.1, 1.3], [1.05, 1.2, 1.25], "no significant difference"),
+        ([1], [2], "too few repeats"),
+        ([1], [2, 3, 4], "too few repeats"),
+        ([1, 2], [8, 9], "too few repeats"),
+    ],
+)
+def test_repeats_that_do_not_overlap_are_distinguished(
+    a: list[float], b: list[float], verdict: str
+) -> None:
+    assert compare_repeats([(a, b)]).verdict == verdict
+
+
+def test_ratio_interval_and_p_by_hand() -> None:
     """Medians 2 and 5; the ratio is 4/3 to 6/1; 2 of 20 dealings are as far apart."""
-    found = compare_repeats([1, 2, 3], [4, 5, 6])
+    found = compare_repeats([([1, 2, 3], [4, 5, 6])])
     assert (found.value, found.low, found.high) == pytest.approx((2.5, 4 / 3, 6))
     assert found.p == pytest.approx(0.1)
-    assert found.verdict == "faster"
-    assert compare_repeats([4, 5, 6], [1, 2, 3]).verdict == "slower"
-
-
-def test_repeats_that_overlap_are_not_distinguished() -> None:
-    found = compare_repeats([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
-    assert found.verdict == "no significant difference"
-
-
-@pytest.mark.parametrize(("a", "b"), [([1], [2]), ([1], [2, 3, 4]), ([1, 2], [8, 9])])
-def test_too_few_repeats_say_nothing_however_far_apart(a: list[float], b: list[float]) -> None:
-    assert compare_repeats(a, b).verdict == "too few repeats"
 
 
 def test_the_least_p_is_two_dealings_of_all() -> None:
@@ -89,29 +106,23 @@ def test_the_least_p_is_two_dealings_of_all() -> None:
     assert least_p([([1], [1])]) == 1
 
 
-def test_all_together_are_the_geometric_mean_and_say_more_than_each() -> None:
+def test_all_together_are_the_geometric_mean_and_show_more_than_each() -> None:
     """Twice and half as fast is no change; twice and eight times is four times."""
     slow, fast = [1.0, 1.01, 1.02], [2.0, 2.02, 2.04]
-    assert compare_all([(slow, fast), (fast, slow)]).value == pytest.approx(1)
-    found = compare_all([(slow, fast), (slow, [4 * each for each in fast])])
-    assert found.value == pytest.approx(4)
-    assert found.verdict == "faster"
+    assert compare_repeats([(slow, fast), (fast, slow)]).value == pytest.approx(1)
+    found = compare_repeats([(slow, fast), (slow, [4 * each for each in fast])])
+    assert (found.value, found.verdict) == (pytest.approx(4), "faster")
     assert found.p is not None
     assert found.p < 0.03
+    pair = ([1.0, 1.01], [0.5, 0.51])  # alone 6 dealings, two of them 36
+    assert compare_repeats([pair]).verdict == "too few repeats"
+    assert compare_repeats([pair, pair]).verdict == "slower"
 
 
-def test_two_pairs_of_two_repeats_can_say_together() -> None:
-    """Each alone has 6 dealings, both have 36."""
-    pairs = [([1.0, 1.01], [0.5, 0.51]), ([1.0, 1.01], [0.5, 0.51])]
-    assert compare_repeats(*pairs[0]).verdict == "too few repeats"
-    assert compare_all(pairs).verdict == "slower"
-
-
-def test_equal_speeds_are_called_slower_no_more_often_than_said() -> None:
+def test_equal_speeds_are_called_slower_no_more_often_than_promised() -> None:
     """5 of 100 is the most that three repeats may; 200 pairs of one distribution."""
-    rng = np.random.default_rng(1)
-    drawn = rng.lognormal(sigma=0.1, size=(200, 2, 3))
-    verdicts = [compare_repeats(list(a), list(b)).verdict for a, b in drawn]
+    drawn = np.random.default_rng(1).lognormal(sigma=0.1, size=(200, 2, 3))
+    verdicts = [compare_repeats([(list(a), list(b))]).verdict for a, b in drawn]
     assert 0 < verdicts.count("slower") <= 20
 
 
@@ -119,54 +130,58 @@ def test_equal_speeds_are_called_slower_no_more_often_than_said() -> None:
 def test_the_ratio_lies_in_its_interval_and_turns_over_with_the_sides(
     a: list[float], b: list[float]
 ) -> None:
-    found = compare_repeats(a, b)
+    found = compare_repeats([(a, b)])
     if found.low is not None and found.high is not None:
         assert found.low <= found.value * (1 + 1e-9)
         assert found.value <= found.high * (1 + 1e-9)
-    assert compare_repeats(b, a).value == pytest.approx(1 / found.value)
+    assert compare_repeats([(b, a)]).value == pytest.approx(1 / found.value)
 
 
-def test_a_study_against_itself_changed_nothing(tmp_path: Path) -> None:
-    paths = study(tmp_path)
-    found = compared(paths, paths)
+def test_a_study_against_itself_changed_nothing(before: ResultPaths) -> None:
+    found = compared(before, before)
     assert (found.settings, found.environment, found.only_a) == ([], [], [])
     assert [pair.ratio.value for pair in found.pairs] == [1, 1]
     assert not found.failures(0.05)
 
 
-def test_a_slower_study_is_called_so_and_nothing_else_changed(tmp_path: Path) -> None:
-    found = compared(study(tmp_path / "a"), study(tmp_path / "b", factor=0.8))
+def test_a_slower_study_is_called_so_and_nothing_else_changed(
+    before: ResultPaths, slower: ResultPaths
+) -> None:
+    found = compared(before, slower)
     assert [pair.ratio.verdict for pair in found.pairs] == ["slower", "slower"]
+    assert found.overall
     assert found.overall.value == pytest.approx(0.8)
-    assert len(found.failures(0.05)) == 3
-    assert not found.failures(0.25)
+    assert (len(found.failures(0.05)), found.failures(0.25)) == (3, [])
     assert [pair.label for pair in found.pairs] == ["1 core · vectorized", "2 cores · vectorized"]
 
 
-def test_what_says_the_sides_apart_is_the_change_and_the_rest_matches(tmp_path: Path) -> None:
-    slow = study(tmp_path / "a", training={"epochs": 2})
-    found = compared(slow, study(tmp_path / "b", training={"epochs": 2, "engine": "rowwise"}))
+def test_settings_that_differ_are_the_change_and_the_rest_matches(
+    before: ResultPaths, tmp_path: Path
+) -> None:
+    found = compared(before, study(tmp_path, training={"engine": "rowwise"}))
     assert list(map(str, found.settings)) == ["engine: reference → rowwise"]
     assert len(found.pairs) == 2
 
 
-def test_the_phase_that_made_the_difference_is_named(tmp_path: Path) -> None:
+def test_the_phase_that_made_the_difference_is_named_and_what_one_side_lacks(
+    before: ResultPaths, tmp_path: Path
+) -> None:
     """Vectorised: forward takes 0.29 of 1/96,000 s, and twice as much once all takes 1.29."""
-    other = study(tmp_path / "b", points=SMALL["points"][:1])
 
-    def slower(seen: dict[str, Any]) -> None:
-        part = seen["training"]
-        extra = part["phases"]["forward_s"]
-        part["phases"]["forward_s"] += extra
-        part["counted_s"] += extra
+    def slow_forward(record: dict[str, Any]) -> None:
+        part = record["training"]
+        part["counted_s"] += part["phases"]["forward_s"]
+        part["phases"]["forward_s"] *= 2
 
-    edit(other, slower)
-    found = compared(study(tmp_path / "a", points=SMALL["points"][:1]), other)
+    found = compared(before, study(tmp_path, change=slow_forward, points=VECTORIZED[:1]))
     (pair,) = found.pairs
+    assert pair.moved
     assert pair.moved.phase == "forward"
     assert pair.moved.a_us == pytest.approx(0.29 / 96_000 * 1e6)
     assert pair.moved.b_us == pytest.approx(2 * pair.moved.a_us)
-    assert any("slower most of all in forward, 3.02 → 6.04" in line for line in below(found))
+    text = "\n".join(below(found))
+    assert "slower most of all in forward, 3.02 → 6.04" in text
+    assert "only in A: 2 cores · vectorized" in text
 
 
 def test_a_program_has_the_phases_that_the_probe_saw() -> None:
@@ -174,28 +189,23 @@ def test_a_program_has_the_phases_that_the_probe_saw() -> None:
         def __init__(self, **figures: float) -> None:
             self.median = figures.get
 
-    before = Seen(instances_per_s=1000.0, input_share=0.8, forward_share=0.2)
-    after = Seen(instances_per_s=2000.0, input_share=0.6, forward_share=0.4)
-    found = moved(before, after)  # type: ignore[arg-type]
+    first = Seen(instances_per_s=1000.0, input_share=0.8, forward_share=0.2)
+    second = Seen(instances_per_s=2000.0, input_share=0.6, forward_share=0.4)
+    found = find_moved_phase(first, second)  # type: ignore[arg-type]
+    assert found
     assert (found.phase, found.a_us, found.b_us) == ("input", 800.0, pytest.approx(300.0))
 
 
-def test_configurations_of_one_side_alone_are_reported(tmp_path: Path) -> None:
-    less = {"points": SMALL["points"][:1]}
-    found = compared(study(tmp_path / "a"), study(tmp_path / "b", **less))
-    assert [pair.label for pair in found.pairs] == ["1 core · vectorized"]
-    assert found.only_a == ["2 cores · vectorized"]
-    assert any("only in A: 2 cores" in line for line in below(found))
-
-
-def test_another_machine_and_other_software_are_reported_and_the_processor_warned_of(
-    tmp_path: Path,
+def test_another_machine_and_other_software_are_listed_and_the_processor_warned_of(
+    before: ResultPaths, tmp_path: Path
 ) -> None:
-    other = study(tmp_path / "b")
     new = {"cpu_model": "Other CPU", "torch": "9.9", "commit": "fff0000", "dirty": True}
-    edit(other, lambda seen: seen["environment"].update(new))
-    edit(other, lambda seen: seen.update(node="node9"))
-    found = compared(study(tmp_path / "a"), other)
+
+    def elsewhere(record: dict[str, Any]) -> None:
+        record["environment"].update(new)
+        record["node"] = "node9"
+
+    found = compared(before, study(tmp_path, change=elsewhere))
     assert list(map(str, found.environment)) == [
         "torch: none → 9.9",
         "cpu_model: Example CPU 2.0 GHz → Other CPU",
@@ -206,106 +216,105 @@ def test_another_machine_and_other_software_are_reported_and_the_processor_warne
     assert "no commit holds" in found.cautions[1]
 
 
+def test_variables_of_a_runs_place_are_no_change() -> None:
+    """Ports and job numbers differ between any two runs."""
+    a = {"variables": {"MASTER_PORT": "1", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "1"}}
+    b = {"variables": {"MASTER_PORT": "2", "SLURM_JOB_ID": "8", "OMP_NUM_THREADS": "4"}}
+    sides = [Side("", [], [each], 0) for each in (a, b)]
+    assert list(map(str, changed_environment(*sides))) == ["OMP_NUM_THREADS: 1 → 4"]
+
+
 def test_a_faster_processor_is_weighed_against_its_price(tmp_path: Path) -> None:
     """An epoch of 4.36 and 3.88 s; the other CPU takes half of it for three times the price."""
     site = tmp_path / "site.yaml"
     site.write_text("prices: {Example CPU: 1, Other CPU: 3}\ncurrency: EUR\n")
-    sides = [study(tmp_path / "a"), study(tmp_path / "b", factor=2.0)]
-    edit(sides[1], lambda seen: seen["environment"].update(cpu_model="Other CPU"))
+
+    def other(record: dict[str, Any]) -> None:
+        faster(2.0)(record)
+        record["environment"]["cpu_model"] = "Other CPU"
+
+    sides = [study(tmp_path / "a"), study(tmp_path / "b", change=other)]
+    job = {"name": "a", "site": str(site), "data": {"path": str(tmp_path)}}
     for paths in sides:
-        data = str(tmp_path)
-        paths.job.write_text(json.dumps({"name": "a", "site": str(site), "data": {"path": data}}))
+        paths.job.write_text(json.dumps(job))
     (sentence,) = [line for line in below(compared(*sides)) if "worth its price" in line]
     assert "Other CPU is worth its price only if" in sentence
     assert "2.00× the speed, 1.50× the cost" in sentence
 
 
-def test_what_names_a_place_is_no_change() -> None:
-    """Ports and job numbers differ between any two runs."""
-    a = {"variables": {"MASTER_PORT": "1", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "1"}}
-    b = {"variables": {"MASTER_PORT": "2", "SLURM_JOB_ID": "8", "OMP_NUM_THREADS": "4"}}
-    assert list(map(str, changed_environment([a], [b]))) == ["OMP_NUM_THREADS: 1 → 4"]
+def test_a_worse_model_fails_the_check_however_fast(before: ResultPaths, tmp_path: Path) -> None:
+    def worse(record: dict[str, Any]) -> None:
+        faster(2.0)(record)
+        for epoch in record["training"]["epochs"]:
+            epoch["hr10"] = 0.4
 
-
-def test_a_worse_model_fails_the_check_however_fast(tmp_path: Path) -> None:
-    worse = study(tmp_path / "b", factor=2)
-    edit(worse, lambda seen: [epoch.update(hr10=0.4) for epoch in seen["training"]["epochs"]])
-    found = compared(study(tmp_path / "a"), worse)
+    found = compared(before, study(tmp_path, change=worse))
     assert [pair.quality for pair in found.pairs] == ["worse", "worse"]
-    assert all("HR@10 is worse" in text for text in found.failures(0.05))
+    assert found.failures(0.05) == [f"{pair.label}: HR@10 is worse" for pair in found.pairs]
+    assert rows(found)[0][-1] == "0.802 → 0.400, worse"
 
 
-def test_qualities_of_other_candidates_are_not_compared(tmp_path: Path) -> None:
-    full = study(tmp_path / "b", training={"evaluation": "full"})
-    found = compared(study(tmp_path / "a"), full)
+def test_qualities_of_other_candidates_are_not_compared(
+    before: ResultPaths, tmp_path: Path
+) -> None:
+    found = compared(before, study(tmp_path, training={"evaluation": "full"}))
     assert [pair.quality for pair in found.pairs] == ["not compared", "not compared"]
 
 
-@pytest.mark.parametrize(
-    ("repeats", "factor", "code"),
-    [(3, 1.0, 0), (3, 0.8, 4), (3, 0.97, 0), (1, 0.8, 3), (1, 1.2, 0)],
+PINNED = (
+    "training.pin_memory has no effect: it is for copies to a GPU, and this run trains on a CPU"
 )
-def test_the_exit_code_is_a_checks(
-    repeats: int, factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two configurations of one repeat each cannot say: open."""
-    a, b = study(tmp_path / "a", repeats), study(tmp_path / "b", repeats, factor)
-    words = ["compare", str(a.folder), str(b.folder)]
-    assert cli.main([*words, "--threshold", "0.05"]) == code
-    assert ("FAILED" in (out := capsys.readouterr().out)) == (code == 4)
-    assert ("OPEN" in out) == (code == 3)
-    assert cli.main(words) == 0
 
 
-def test_a_run_a_runs_folder_and_a_record_file_are_one_run(tmp_path: Path) -> None:
-    paths = study(tmp_path, points=[{"resources.tasks_per_node": 2}], repeats=1)
-    run_id = make_results.plan_of(paths).runs[0].id
-    record = paths.run(run_id).attempt(1).rank(1)
-    of_file, of_run = side_from_record("r", record), side_from_results("r", paths, run_id)
-    assert [row["run_id"] for row in of_run.rows] == [run_id]
-    assert of_file.rows[0]["instances_per_s"] == of_run.rows[0]["instances_per_s"]
-    argv = ["compare", str(paths.run(run_id).folder), str(record), "--results", str(paths.folder)]
-    assert cli.main(argv) == 0
-    assert cli.main(["compare", run_id[:6], run_id[:8], "--results", str(paths.folder)]) == 0
+def test_a_setting_that_cannot_act_is_not_compared(before: ResultPaths, tmp_path: Path) -> None:
+    def pinned(record: dict[str, Any]) -> None:
+        faster(1.25)(record)
+        record["warnings"].append(PINNED)
+
+    other = study(tmp_path, change=pinned, training={"pin_memory": True})
+    found = compared(before, other)
+    assert [change.name for change in found.settings] == ["pin_memory"]
+    assert {pair.ratio.verdict for pair in found.pairs} == {"no effect"}
+    assert PINNED in found.cautions
+    assert compared(other, before).failures(0.05) == []
 
 
-def test_a_named_run_brings_its_repeats_where_they_are_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two configurations of one study: the second core brings 1/8."""
-    paths = study(tmp_path)
-    one, two = (
-        next(run.id for run in make_results.plan_of(paths).runs if run.resources.cores == cores)
-        for cores in (1, 2)
-    )
-    words = ["compare", one, two, "--results", str(paths.folder)]
-    assert cli.main(words) == 0
-    assert "too few repeats" in capsys.readouterr().out
-    assert cli.main([*words, "--repeats"]) == 0
-    out = capsys.readouterr().out
-    assert "cpus_per_task: 1 → 2" in out
-    assert "3 runs" in out
-    assert "faster" in out
+def test_seeds_are_repeats(tmp_path: Path) -> None:
+    sides = [
+        study(tmp_path / name, 1, points=[{"training.seed": seed} for seed in seeds])
+        for name, seeds in {"a": (1, 2, 3), "b": (4, 5, 6)}.items()
+    ]
+    found = compared(*sides)
+    assert [(len(pair.a.rows), pair.label) for pair in found.pairs] == [(3, "1 core · vectorized")]
+    assert found.pairs[0].ratio.verdict == "no significant difference"
 
 
-def test_a_record_without_its_other_ranks_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = study(tmp_path, points=[{"resources.tasks_per_node": 2}], repeats=1)
-    attempt = paths.run(make_results.plan_of(paths).runs[0].id).attempt(1)
-    attempt.rank(1).unlink()
-    assert cli.main(["compare", str(attempt.rank(0)), str(attempt.rank(0))]) == 2
-    assert "rank 0 of 2" in capsys.readouterr().err
-    attempt.rank(0).write_text('{"kind": "rank"')
-    assert cli.main(["compare", str(attempt.rank(0)), str(attempt.rank(0))]) == 1
-    assert "not JSON" in capsys.readouterr().err
+def test_a_commands_seed_is_a_repeat_and_its_other_parameters_are_not() -> None:
+    workload = {"command": ["train", "{lr}", "{seed}"]}
+    grid = {"parameters.lr": [1, 2], "parameters.seed": [1, 2, 3]}
+    job = JobSpec.model_validate({"name": "a", "workload": workload, "grid": grid})
+    runs = expand_job(job).runs
+    assert (len(runs), len({configuration_id(run) for run in runs})) == (6, 2)
 
 
-def test_commands_are_compared_by_their_time(tmp_path: Path) -> None:
-    found = compared(command(tmp_path / "a", 100.0), command(tmp_path / "b", 50.0))
+def command(folder: Path, elapsed_s: float, **reported: Any) -> ResultPaths:
+    paths = make_results.command_plan(folder)
+    (run,) = make_results.plan_of(paths).runs
+    make_results.leave(paths, run, training=None)
+    end = (make_results.START + timedelta(seconds=elapsed_s)).isoformat()
+    edit(paths, lambda record: record.update(ended_at=end, reported=reported))
+    return paths
+
+
+def test_commands_are_compared_by_their_time_and_their_metrics_shown(tmp_path: Path) -> None:
+    a = command(tmp_path / "a", 100.0, accuracy=0.91, stage="one")
+    found = compared(a, command(tmp_path / "b", 50.0, accuracy=0.5, stage="two"))
     assert found.speed_of == "runs_per_hour"
     assert found.pairs[0].ratio.value == pytest.approx(2)
     assert rows(found)[0][1:3] == ["1:40 min", "50\u202fs"]
+    assert found.pairs[0].metrics == [("accuracy", 0.91, 0.5)]
+    assert any("reported accuracy 0.91 → 0.5" in line for line in below(found))
+    assert not found.failures(0.05)
 
 
 def test_remedies_are_a_setting_and_a_run_ended_early_is_compared_by_its_steps(
@@ -320,114 +329,81 @@ def test_remedies_are_a_setting_and_a_run_ended_early_is_compared_by_its_steps(
     assert rows(found)[0][1:3] == ["10 steps/s", "30 steps/s"]
 
 
-def command(folder: Path, elapsed_s: float) -> ResultPaths:
-    paths = make_results.command_plan(folder)
-    (run,) = make_results.plan_of(paths).runs
-    make_results.leave(paths, run, training=None)
-    end = (make_results.START + timedelta(seconds=elapsed_s)).isoformat()
+@pytest.mark.parametrize(
+    ("repeats", "factor", "code", "word"),
+    [(3, 0.8, 4, "FAILED"), (3, 0.97, 0, "held"), (1, 0.8, 3, "OPEN"), (1, 1.2, 0, "held")],
+)
+def test_the_exit_code_is_a_checks(
+    repeats: int,
+    factor: float,
+    code: int,
+    word: str,
+    before: ResultPaths,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two configurations of one repeat each are not enough: open."""
+    words = ["compare", str(before.folder), str(study(tmp_path, repeats, faster(factor)).folder)]
+    assert cli.main([*words, "--threshold", "0.05"]) == code
+    assert word in capsys.readouterr().out
+    assert cli.main(words) == 0
 
-    edit(paths, lambda seen: seen.update(ended_at=end))
-    return paths
 
-
-def test_what_commands_report_is_reported_and_not_judged(tmp_path: Path) -> None:
-    a, b = command(tmp_path / "a", 100.0), command(tmp_path / "b", 100.0)
-    edit(a, lambda seen: seen.update(reported={"accuracy": 0.91, "stage": "one"}))
-    edit(b, lambda seen: seen.update(reported={"accuracy": 0.5, "stage": "two"}))
-    found = compared(a, b)
-    assert found.pairs[0].metrics == [("accuracy", 0.91, 0.5)]
-    assert any("reported accuracy 0.91 → 0.5" in line for line in below(found))
-    assert not found.failures(0.05)
+def test_a_run_is_named_by_id_or_folder_and_brings_its_repeats_if_asked(
+    before: ResultPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two configurations of one study: the second core brings 1/8."""
+    plan = make_results.plan_of(before).runs
+    one, two = (next(run.id for run in plan if run.resources.cores == n) for n in (1, 2))
+    words = ["compare", str(before.run(one).folder), two[:8], "--results", str(before.folder)]
+    assert cli.main(words) == 0
+    assert "too few repeats" in capsys.readouterr().out
+    assert cli.main([*words, "--repeats"]) == 0
+    out = capsys.readouterr().out
+    for text in ("cpus_per_task: 1 → 2", "3 runs", "faster"):
+        assert text in out
 
 
 def test_markdown_is_one_table_and_json_the_same_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    before: ResultPaths, slower: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "compare",
-        str(study(tmp_path / "a").folder),
-        str(study(tmp_path / "b", 3, 0.8).folder),
-    ]
-    assert cli.main([*words, "--markdown", "--threshold", "0.1"]) == 4
+    words = ["compare", str(before.folder), str(slower.folder), "--threshold", "0.1"]
+    assert cli.main([*words, "--markdown"]) == 4
     text = capsys.readouterr().out
     assert text.startswith("**FAILED: 1 core · vectorized is slower: 0.800x**")
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in table} == {7}
-    assert len(table) == 2 + 3
-    assert cli.main([*words, "--json", "--threshold", "0.1"]) == 4
+    assert [line.count("|") for line in table] == [7] * (2 + 3)
+    assert cli.main([*words, "--json"]) == 4
     plain = json.loads(capsys.readouterr().out)
     assert plain["configurations"][0]["speed"]["value"] == pytest.approx(0.8)
     assert len(plain["failures"]) == 3
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("words", "message"),
     [
         (["nowhere/a", "nowhere/b"], "expected a results folder"),
-        (["plan", "nothing", "--threshold", "1.5"], "expected a share"),
-        (["empty", "empty"], "expected a results folder"),
+        (["{before}", "{before}", "--threshold", "1.5"], "expected a share"),
+        (["{empty}", "{empty}"], "expected a results folder"),
+        (["{record}", "{record}"], "expected a results folder"),
+        (["{planned}", "{planned}"], "no complete run to compare (planned)"),
+        (["{before}", "{other}"], "only in A: 1 core · vectorized"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    argv: list[str],
-    said: str,
+def test_a_comparison_that_is_not_possible_is_refused(
+    words: list[str],
+    message: str,
+    before: ResultPaths,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    assert cli.main(["compare", *argv]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_studies_with_nothing_in_common_are_refused_with_what_each_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = [{"resources.cpus_per_task": cpus, "training.loader": "vectorized"} for cpus in (3, 4)]
-    a, b = study(tmp_path / "a", 1), study(tmp_path / "b", 1, points=other)
-    assert cli.main(["compare", str(a.folder), str(b.folder)]) == 2
-    assert "only in A: 1 core · vectorized" in capsys.readouterr().err
-
-
-def test_a_study_without_a_complete_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = make_results.demo(tmp_path, 1, **SMALL)
-    assert cli.main(["compare", str(paths.folder), str(paths.folder)]) == 2
-    assert "no complete run to compare (planned)" in capsys.readouterr().err
-
-
-PINNED = (
-    "training.pin_memory has no effect: it is for copies to a GPU, and this run trains on a CPU"
-)
-
-
-def test_a_setting_that_cannot_act_is_not_compared(tmp_path: Path) -> None:
-    plain = study(tmp_path / "a")
-    pinned = study(tmp_path / "b", factor=1.25, training={"pin_memory": True})
-    edit(pinned, lambda seen: seen["warnings"].append(PINNED))
-    found = compared(plain, pinned)
-    assert [change.name for change in found.settings] == ["pin_memory"]
-    assert {pair.ratio.verdict for pair in found.pairs} == {"no effect"}
-    assert PINNED in found.cautions
-    assert compared(pinned, plain).failures(0.05) == []
-
-
-def test_seeds_are_repeats(tmp_path: Path) -> None:
-    seeds = {"points": [{"training.seed": seed} for seed in (1, 2, 3)], "repeats": 1}
-    (a,) = group_configurations(collect(study(tmp_path / "a", **seeds)).runs)
-    assert len(a.rows) == 3
-    assert "seed" not in a.label
-    other = {"points": [{"training.seed": seed} for seed in (4, 5, 6)], "repeats": 1}
-    found = compared(ResultPaths(tmp_path / "a/results"), study(tmp_path / "b", **other))
-    assert [len(pair.a.rows) for pair in found.pairs] == [3]
-    assert found.pairs[0].ratio.verdict == "no significant difference"
-
-
-def test_a_commands_seed_is_a_repeat_and_its_other_parameters_are_not() -> None:
-    workload = {"command": ["train", "{lr}", "{seed}"]}
-    grid = {"parameters.lr": [1, 2], "parameters.seed": [1, 2, 3]}
-    job = JobSpec.model_validate({"name": "a", "workload": workload, "grid": grid})
-    runs = expand_job(job).runs
-    assert (len(runs), len({configuration_id(run) for run in runs})) == (6, 2)
+    other = [{**point, "resources.cpus_per_task": 4} for point in VECTORIZED[:1]]
+    places = {
+        "before": before.folder,
+        "empty": tmp_path,
+        "record": next(before.folder.glob("runs/*/attempt-1/rank-0.json")),
+        "planned": make_results.demo(tmp_path / "planned", 1).folder,
+        "other": study(tmp_path / "other", 1, points=other).folder,
+    }
+    assert cli.main(["compare", *(word.format(**places) for word in words)]) == 2
+    assert message in capsys.readouterr().err

@@ -18,7 +18,7 @@ from hpcncf_analysis.configurations import Configuration, inert_settings, plural
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
 from hpcncf_analysis.formatting import format_ratio
 from hpcncf_analysis.prices import NO_PRICES, Prices
-from hpcncf_analysis.quality import configurations_of_sound_quality, is_mostly_warmup
+from hpcncf_analysis.quality import is_mostly_warmup, worse_models
 
 Choice = Literal["recommended", "cheapest", "fastest"]
 CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
@@ -268,13 +268,13 @@ def judge(
     if not measured:
         return None
     unit, work, seconds = _unit(measured, epochs)
-    sound = {one.key for one in configurations_of_sound_quality(measured)}
+    worse = worse_models(measured)
     hourly = {one.key: _hourly_price(one, prices) for one in measured}
     priced = None not in hourly.values()
     rows = []
     for one in measured:
         times = tuple(value for row in one.rows if (value := seconds(row)) is not None)
-        standing, reason = _standing(one, measured, sound, diagnoses)
+        standing, reason = _standing(one, measured, worse, diagnoses)
         cause = _open_cause(one, diagnoses or {}, outcomes or {}) if standing == "judged" else None
         price = hourly[one.key] if priced else None
         rows.append(Judged(one, times, standing, reason, cause, hourly=price))
@@ -329,10 +329,10 @@ def _equal_parameters(rows: Sequence[Mapping[str, Any]]) -> bool:
 def _standing(
     one: Configuration,
     measured: Sequence[Configuration],
-    sound: set[str],
+    worse: set[str],
     diagnoses: Diagnoses | None,
 ) -> tuple[Standing, str]:
-    if one.key not in sound:
+    if one.key in worse:
         return "worse model", "its quality is worse than chance explains"
     inert = settings_without_effect(one)
     if inert and any(_differs_only_in(one, other, inert) for other in measured):
