@@ -252,27 +252,22 @@ def apply_override(plain: dict[str, Any], dotted: str, value: Any) -> None:
         at = at[part]
     at[path[-1]] = value
 
-    # One batch size replaces the other.
-    replaced = {dotted}
-    if dotted in BATCH_SIZES and value is not None:
-        replaced |= BATCH_SIZES
+    names = {dotted}
+    if dotted in BATCH_SIZES and value is not None:  # one batch size replaces the other
+        names |= BATCH_SIZES
         (other,) = BATCH_SIZES - {dotted}
         plain["training"].pop(other.partition(".")[2], None)
 
-    def with_override(settings: dict[str, Any], value: Any) -> dict[str, Any]:
-        others = replaced - {dotted}
-        return {key: each for key, each in settings.items() if key not in others} | {dotted: value}
+    def with_override(settings: Any, value: Any) -> Any:
+        if not isinstance(settings, dict) or not names & set(settings):
+            return settings
+        others = {key: each for key, each in settings.items() if key == dotted or key not in names}
+        return others | {dotted: value}
 
-    grid, points = plain.get("grid"), plain.get("points")
-    if isinstance(grid, dict) and replaced & set(grid):
-        plain["grid"] = with_override(grid, [value])
-    if isinstance(points, list):
-        plain["points"] = [
-            with_override(point, value)
-            if isinstance(point, dict) and replaced & set(point)
-            else point
-            for point in points
-        ]
+    if "grid" in plain:
+        plain["grid"] = with_override(plain["grid"], [value])
+    if isinstance(plain.get("points"), list):
+        plain["points"] = [with_override(point, value) for point in plain["points"]]
 
 
 def _file_with(path: Path, overrides: Sequence[str]) -> str:

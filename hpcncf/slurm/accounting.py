@@ -107,7 +107,10 @@ def disagreements(ranks: Sequence[RankRecord], slurm: Account) -> list[str] | No
     commands = sum(record.training is None for record in ranks)
     if abs(cpu_s - slurm.cpu_s) > max(CPU_SHARE * slurm.cpu_s, CPU_S) + BESIDE_S * commands:
         differences.append(("CPU seconds", cpu_s, slurm.cpu_s))
-    ours, theirs = anonymous_mib(ranks), slurm.max_rss_mib
+    # Of the largest rank; neither figure counts mapped files.
+    peaks = [record.memory.anonymous_peak_mib for record in ranks]
+    ours = max((peak for peak in peaks if peak is not None), default=None)
+    theirs = slurm.max_rss_mib
     allowed = MEMORY_SHARE * (theirs or 0.0) + (BESIDE_MIB if commands else 0.0)
     # The records may show more: Slurm samples rarely and misses short peaks.
     if ours is not None and theirs is not None and theirs - ours > allowed:
@@ -116,9 +119,3 @@ def disagreements(ranks: Sequence[RankRecord], slurm: Account) -> list[str] | No
         f"{recorded:,.1f} {unit} in the records, {accounted:,.1f} in Slurm's accounting"
         for unit, recorded, accounted in differences
     ]
-
-
-def anonymous_mib(ranks: Sequence[RankRecord]) -> float | None:
-    """The largest rank's anonymous memory, comparable to MaxRSS: neither counts mapped files."""
-    peaks = [record.memory.anonymous_peak_mib for record in ranks]
-    return max((peak for peak in peaks if peak is not None), default=None)
