@@ -76,13 +76,25 @@ def _copy(folder: Path, paths: ResultPaths) -> Path:
         tree = _tracked(Path(top), paths)
     else:
         tree = _plain(folder.resolve(), paths)
-    _check_size(tree, folder)
+    mib = sum((tree.root / name).lstat().st_size for name in tree.copied) / 1024**2
+    if len(tree.copied) > MOST_FILES or mib > MOST_MIB:
+        raise UsageError(
+            f"code: snapshot: {folder} holds {len(tree.copied):,} files of {mib:,.0f} MiB; at most "
+            f"{MOST_FILES:,} files of {MOST_MIB} MiB are copied. List data in .gitignore: it is "
+            "then linked instead"
+        )
     final = paths.snapshots / _digest(tree)
     if not final.is_dir():
         make_folder(paths.snapshots)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=paths.snapshots))
         try:
-            _fill(partial, tree)
+            for name in (*tree.copied, *tree.linked):
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            for name in tree.copied:
+                shutil.copy2(tree.root / name, partial / name)
+            for name in tree.linked:
+                if not (partial / name).exists():
+                    (partial / name).symlink_to(tree.root / name)
             partial.chmod(paths.snapshots.stat().st_mode & 0o777)
             partial.rename(final)
         except OSError:
@@ -132,16 +144,6 @@ def _is_left_out(root: Path, name: Path, paths: ResultPaths) -> bool:
     return inside or not LEFT_OUT.isdisjoint(name.parts)
 
 
-def _check_size(tree: _Tree, folder: Path) -> None:
-    mib = sum((tree.root / name).lstat().st_size for name in tree.copied) / 1024**2
-    if len(tree.copied) > MOST_FILES or mib > MOST_MIB:
-        raise UsageError(
-            f"code: snapshot: {folder} holds {len(tree.copied):,} files of {mib:,.0f} MiB; at most "
-            f"{MOST_FILES:,} files of {MOST_MIB} MiB are copied. List data in .gitignore: it is "
-            "then linked instead"
-        )
-
-
 def _digest(tree: _Tree) -> str:
     """One number for names, contents and the places of links."""
     digest = hashlib.sha256(os.fsencode(tree.root))
@@ -152,13 +154,3 @@ def _digest(tree: _Tree) -> str:
     for name in tree.linked:
         digest.update(b"\1%s\0" % os.fsencode(name))
     return digest.hexdigest()[:16]
-
-
-def _fill(copy: Path, tree: _Tree) -> None:
-    for name in tree.copied:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(tree.root / name, copy / name)
-    for name in tree.linked:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        if not (copy / name).exists():
-            (copy / name).symlink_to(tree.root / name)
