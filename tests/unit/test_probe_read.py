@@ -78,29 +78,70 @@ def seconds_of(process: dict[str, Any]) -> dict[str, float]:
     return {name: round(each.seconds, 3) for name, each in profile(process).phases.items()}
 
 
-def test_time_between_the_phases_is_split_by_samples() -> None:
-    assert seconds_of(raw()) == {
-        "input": 8.0,
-        "backward": 6.0,
-        "forward": 3.0,
-        "optimizer": 2.0,
-        "loop": 1.0,
-    }
+UNTIMED = {
+    "phases": {
+        "input:0": [2.0, 1.0, 2.0, 9],
+        "optimizer": [6.0, 6.0, 6.0, 9],
+        "untimed": [20.0, 0.0, 0.0, 0],
+    },
+    "short_steps": {"input:0": 1.0, "optimizer": 3.0},
+    "long_steps": {"input:0": [7.0, 0.5, 7.0, 0.2], "rest:0": [5.0, 0.0, 0.0, 0.0]},
+    "stacks": [],
+}
+WAITS = {"input:0": [10.0, 2.0, 10.0, 100], "backward": [10.0, 10.0, 10.0, 100]}
 
 
-def test_steps_that_are_not_timed_are_shared_out() -> None:
-    """Long ones by their samples, the others as the short ones that were timed."""
-    phases = {"input:0": [2.0, 1.0, 2.0, 9], "optimizer": [6.0, 6.0, 6.0, 9]}
-    seen = raw(
-        phases=phases | {"untimed": [20.0, 0.0, 0.0, 0]},
-        short_steps={"input:0": 1.0, "optimizer": 3.0},
-        long_steps={"input:0": [7.0, 0.5, 7.0, 0.2], "rest:0": [5.0, 0.0, 0.0, 0.0]},
-        stacks=[],
-    )
-    # 8 s of short steps: 2 and 6.
-    assert seconds_of(seen) == {"input": 11.0, "forward": 5.0, "optimizer": 12.0}
-    # Of 4 s of short steps a half, of 7 s of long ones nine tenths.
-    assert profile(seen).phases["input"].waiting == pytest.approx((2.0 + 6.3) / 11)
+def no_grad(steps: int) -> dict[str, Any]:
+    """A block that is entered in so many of the steps."""
+    phases = {"no_grad:0": [10.0, 10.0, 10.0, steps], "backward": [10.0, 10.0, 10.0, 100]}
+    site = {"place": STEP_LINE, "count": steps, "steps": steps}
+    stacks = [["no_grad:0", "", [STEP_LINE], "", 10.0]]
+    return {"phases": phases, "no_grad": [site], "stacks": stacks}
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        # Between the phases: as it was sampled.
+        ({}, {"input": 8.0, "backward": 6.0, "forward": 3.0, "optimizer": 2.0, "loop": 1.0}),
+        # A loader that no backward pass follows.
+        (
+            {"loaders": [loader(followed=0)]},
+            {"evaluation": 12.0, "backward": 6.0, "optimizer": 2.0},
+        ),
+        # A block of most steps is part of a step.
+        (no_grad(3), {"evaluation": 10.0, "backward": 10.0}),
+        (no_grad(90), {"loop": 10.0, "backward": 10.0}),
+        # Waiting in the backward pass of ranks is their exchange.
+        (
+            {
+                "phases": {"backward": [10.0, 4.0, 10.0, 100], "sync": [2.0, 0.0, 2.0, 5]},
+                "rank": [1, 2],
+                "stacks": [],
+            },
+            {"sync": 8.0, "backward": 4.0},
+        ),
+        # Of steps that are not timed, long ones by their samples, the other 8 s as the short ones
+        # that were timed: 2 and 6.
+        (UNTIMED, {"input": 11.0, "forward": 5.0, "optimizer": 12.0}),
+    ],
+)
+def test_seconds_of_phases(changes: dict[str, Any], seconds: dict[str, float]) -> None:
+    assert seconds_of(raw(**changes)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "waiting"),
+    [
+        ({"phases": WAITS, "stacks": []}, 0.8),  # elapsed less CPU
+        # 8 s, 4 of them ready without a core.
+        ({"phases": WAITS, "stacks": [], "threads": {"1": [17.0, 4.0, 5.0, 0.0]}}, 0.4),
+        # Of 4 s of short steps a half, of 7 s of long ones nine tenths.
+        (UNTIMED, (2.0 + 6.3) / 11),
+    ],
+)
+def test_waiting_of_the_input(changes: dict[str, Any], waiting: float) -> None:
+    assert profile(raw(**changes)).phases["input"].waiting == pytest.approx(waiting)
 
 
 def test_figures_of_a_process() -> None:
@@ -110,52 +151,22 @@ def test_figures_of_a_process() -> None:
     assert (seen.rank, seen.ranks, seen.main_cpu_s, seen.runqueue_s) == (0, 1, 20.0, 0.0)
 
 
-def test_a_loader_that_no_backward_pass_follows_evaluates() -> None:
-    seen = seconds_of(raw(loaders=[loader(followed=0)]))
-    assert seen["evaluation"] == 12.0
-    assert "input" not in seen
-
-
-@pytest.mark.parametrize(("steps", "phase"), [(3, "evaluation"), (90, "loop")])
-def test_a_no_grad_block_of_most_steps_is_part_of_a_step(steps: int, phase: str) -> None:
-    place = {"place": STEP_LINE, "count": steps, "steps": steps}
-    phases = {"no_grad:0": [10.0, 10.0, 10.0, steps], "backward": [10.0, 10.0, 10.0, 100]}
-    stacks = [["no_grad:0", "", [STEP_LINE], "", 10.0]]
-    assert seconds_of(raw(no_grad=[place], phases=phases, stacks=stacks))[phase] == 10.0
-
-
-def test_waiting_is_elapsed_less_cpu_less_ready() -> None:
-    phases = {"input:0": [10.0, 2.0, 10.0, 100], "backward": [10.0, 10.0, 10.0, 100]}
-    seen = profile(raw(phases=phases, stacks=[]))
-    assert seen.phases["input"].waiting == pytest.approx(0.8)
-    ready = profile(raw(phases=phases, stacks=[], threads={"1": [17.0, 4.0, 5.0, 0.0]}))
-    assert ready.phases["input"].waiting == pytest.approx(0.4)  # 8 s, 4 of them without a core
-
-
-def test_waiting_in_the_backward_pass_of_ranks_is_their_exchange() -> None:
-    phases = {"backward": [10.0, 4.0, 10.0, 100], "sync": [2.0, 0.0, 2.0, 5]}
-    assert seconds_of(raw(phases=phases, rank=[1, 2], stacks=[])) == {"sync": 8.0, "backward": 4.0}
-
-
-@pytest.mark.parametrize(("waits", "hot"), [(8.0, 2), (1.0, 3)])
-def test_the_exchange_has_the_lines_of_both_its_places(waits: float, hot: int) -> None:
-    """DDP's, inside the backward pass, and the collectives that the program calls."""
-    phases = {"backward": [10.0, 10.0 - waits, 10.0, 100], "sync": [4.0, 0.0, 4.0, 5]}
-    stacks = [
-        ["backward", "", [["a.py", 2, "step"]], "", 10.0],
-        ["sync", "", [["a.py", 3, "reduce"]], "", 4.0],
-    ]
-    seen = profile(raw(phases=phases, rank=[1, 2], stacks=stacks))
-    assert (
-        max((each for each in seen.lines if each.phase == "sync"), key=lambda each: each.share).line
-        == hot
-    )
-
-
-def test_one_rank_exchanges_nothing() -> None:
+@pytest.mark.parametrize(
+    ("waits", "rank", "hot"), [(8.0, [1, 2], {2}), (1.0, [1, 2], {3}), (8.0, None, set())]
+)
+def test_the_exchange_has_the_lines_of_both_its_places(
+    waits: float, rank: list[int] | None, hot: set[int]
+) -> None:
+    """DDP's, inside the backward pass, and the collectives that the program calls; one rank has
+    none."""
+    phases = {"backward": [10.0, 10.0 - waits, 10.0, 100]}
     stacks = [["backward", "", [["a.py", 2, "step"]], "", 10.0]]
-    phases = {"backward": [10.0, 2.0, 10.0, 100]}
-    assert {each.phase for each in profile(raw(phases=phases, stacks=stacks)).lines} == {"backward"}
+    if rank:
+        phases["sync"] = [4.0, 0.0, 4.0, 5]
+        stacks.append(["sync", "", [["a.py", 3, "reduce"]], "", 4.0])
+    lines = profile(raw(phases=phases, rank=rank, stacks=stacks)).lines
+    exchange = [each for each in lines if each.phase == "sync"]
+    assert {each.line for each in sorted(exchange, key=lambda x: -x.share)[:1]} == hot
 
 
 def test_lines_have_their_callees_shares() -> None:
@@ -182,32 +193,30 @@ def test_a_library_that_no_line_of_the_users_called_is_named() -> None:
     assert library_times([("input", [], "", 1.0)]) == []
 
 
-def test_threads_that_wait_are_no_threads_that_compute() -> None:
+def test_threads_that_wait_do_not_compute_and_those_of_pools_that_ended_are_counted() -> None:
     others = [["2", "wait", [], 9.0], ["3", "busy", [DATA_LINE], 8.0]]
     figures = {"1": [9.0, 0.0, 0.0, 0.0], "2": [0.1, 0.0, 0.0, 0.0], "3": [8.0, 0.0, 0.0, 0.0]}
-    (seen,) = profile(raw(others=others, threads=figures)).threads
-    assert (seen.line, seen.cpu_s) == (8, 8.0)
+    (busy,) = profile(raw(others=others, threads=figures)).threads
+    assert (busy.line, busy.cpu_s) == (8, 8.0)
+    # A pool in each step leaves no thread at the end: their CPU time is what nobody else used.
+    others = [[ident, "busy", [DATA_LINE], 2.0] for ident in ("2", "3", "2", "4")]
+    (ended,) = profile(raw(others=others, threads={"1": [7.0, 0.0, 5.0, 0.0]})).threads
+    assert (ended.threads, ended.line, ended.cpu_s) == (3, 8, 8.0)
 
 
-def test_a_worker_is_busy_when_it_does_not_wait_for_indices() -> None:
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_worker_is_busy_when_it_does_not_wait_for_indices_or_start(starts: bool) -> None:
     stacks = [
         ["rest:-", "", [DATA_LINE], "", 3.0],
         ["rest:-", "", [], "torch fetch", 1.0],
         ["rest:-", "", [], "connection _poll", 6.0],
     ]
-    assert profile(raw(kind="worker", stacks=stacks)).worker_busy == pytest.approx(0.4)
-    assert profile(raw()).worker_busy is None
-
-
-def test_a_spawned_worker_that_imports_makes_no_samples() -> None:
-    stacks = [
-        ["rest:-", "import", [["<string>", 1, "<module>"], ["train.py", 1, "<module>"]], "", 6.0],
-        ["rest:-", "", [DATA_LINE], "", 1.0],
-        ["rest:-", "", [], "connection _poll", 3.0],
-    ]
+    imports = [["<string>", 1, "<module>"], ["train.py", 1, "<module>"]]
+    stacks += [["rest:-", "import", imports, "", 10.0]] * starts
     seen = profile(raw(kind="worker", stacks=stacks))
-    assert seen.worker_busy == pytest.approx(0.1)
+    assert seen.worker_busy == pytest.approx(0.2 if starts else 0.4)
     assert [each.function for each in seen.lines] == ["__getitem__"]
+    assert profile(raw()).worker_busy is None
 
 
 def write(folder: Path, **processes: dict[str, Any]) -> None:
@@ -281,15 +290,6 @@ def test_the_users_own_path_stays_behind_the_probes() -> None:
 )
 def test_a_python_that_ignores_the_probe_is_noticed(command: list[str], is_deaf: bool) -> None:
     assert (unobservable(command) is not None) == is_deaf
-
-
-def test_threads_of_pools_that_ended_are_counted() -> None:
-    """A pool in each step leaves no thread at the end: their CPU time is what nobody else used."""
-    line = ["train.py", 12, "features"]
-    others = [[ident, "features", [line], 2.0] for ident in ("2", "3", "2", "4")]
-    seen = profile(raw(others=others, threads={"1": [7.0, 0.0, 5.0, 0.0]}))
-    (ended,) = seen.threads
-    assert (ended.threads, ended.line, ended.cpu_s) == (3, 12, 8.0)
 
 
 @pytest.mark.parametrize(("imports_s", "line"), [(2.0, DATA_LINE[1]), (8.0, STEP_LINE[1])])
