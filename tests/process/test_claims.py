@@ -52,104 +52,71 @@ def ended(run: RunPaths, number: int) -> None:
     schema.write_record(run.attempt(number).end, end)
 
 
-def test_attempts_are_numbered_from_one(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "0123456789ab")
-    for number in (1, 2, 3):
-        assert claim_attempt(run, "local").number == number
-        ended(run, number)
-
-
 def test_of_many_who_claim_at_once_one_gets_the_run(tmp_path: Path) -> None:
-    for trial in range(2):
-        run = RunPaths(tmp_path / f"{trial:012x}")
-        many = [
-            subprocess.Popen(
-                [sys.executable, "-c", TAKE, str(run.folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(6)
-        ]
-        for process in many:
-            process.stdin.close()
-        said = [process.stdout.read() for process in many if process.stdout]
-        for process in many:
-            process.kill()
-            process.wait()
-        assert sorted(said)[0] == "1\n"
-        assert all(each.startswith("taken:") for each in sorted(said)[1:])
-        assert [attempt.number for attempt in run.attempts()] == [1]
-        assert run.attempts()[0].claim.exists()
-        assert len(list(run.folder.iterdir())) == 1, "those who lost leave nothing"
-
-
-def test_a_run_that_is_held_is_not_taken_unless_its_holder_is_known_to_have_ended(
-    tmp_path: Path,
-) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    claim_attempt(run, "local")
-    with pytest.raises(AlreadyRunning, match=r"already running as process .* \(attempt 1\)"):
-        claim_attempt(run, "local")
-    assert claim_attempt(run, "local", over=1).number == 2
+    many = [
+        subprocess.Popen(
+            [sys.executable, "-c", TAKE, str(run.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    for process in many:
+        process.stdin.close()
+    said = [process.stdout.read() for process in many if process.stdout]
+    for process in many:
+        process.kill()
+        process.wait()
+    assert sorted(said)[0] == "1\n"
+    assert all(each.startswith("taken:") for each in sorted(said)[1:])
+    assert [attempt.number for attempt in run.attempts()] == [1]
+    assert run.attempts()[0].claim.exists()
+    assert len(list(run.folder.iterdir())) == 1, "those who lost leave nothing"
 
 
 def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claim_attempt(run, "local")
-    held = current_claim(run)
-    assert held.attempt == 1
-    ended(run, attempt.number)
+    assert claim_attempt(run, "local").number == 1
+    assert current_claim(run).attempt == 1
+    with pytest.raises(AlreadyRunning, match=r"already running as process .* \(attempt 1\)"):
+        claim_attempt(run, "local")
+    assert claim_attempt(run, "local", over=1).number == 2  # the first is known to have ended
+    ended(run, 2)
     assert current_claim(run) is None
+    assert claim_attempt(run, "local").number == 3
 
 
-def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "0123456789ab")
-    code = (
-        "import sys; from pathlib import Path; from hpcncf import paths;"
-        "from hpcncf.records import claims;"
-        "claims.claim_attempt(paths.RunPaths(Path(sys.argv[1])), 'local')"
-    )
-    subprocess.run([sys.executable, "-c", code, str(run.folder)], check=True)
-    assert run.attempts()[0].claim.exists()
-    assert current_claim(run) is None
+def changed_claim(run: RunPaths, **changes: object) -> Path:
+    """This process's claim of the run as if it were another's."""
+    path = claim_attempt(run, "slurm", "123_4").claim
+    schema.write_record(path, schema.read_record(path, Claim).model_copy(update=changes))
+    return path
 
 
-def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claim_attempt(run, "local")
-    claim = schema.read_record(attempt.claim, Claim)
-    earlier = claim.model_copy(update={"process_started": claim.process_started + 3600})
-    schema.write_record(attempt.claim, earlier)
-    assert current_claim(run) is None
+def test_a_process_that_ended_holds_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    dead, later = (RunPaths(tmp_path / name) for name in ("0123456789ab", "123456789abc"))
+    changed_claim(dead, pid=child.pid)
+    assert current_claim(dead) is None
+    # A later process has its number.
+    changed_claim(later, process_started=process_start(os.getpid()) - 3600)
+    assert current_claim(later) is None
 
 
-def test_another_nodes_claim_holds_while_it_gives_signs_of_life(tmp_path: Path) -> None:
-    import os
-
-    run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claim_attempt(run, "slurm", "123_4")
-    claim = schema.read_record(attempt.claim, Claim)
-    schema.write_record(attempt.claim, claim.model_copy(update={"node": "another-node"}))
-    assert current_claim(run) is not None
-    old = attempt.claim.stat().st_mtime - HEARTBEAT_TIMEOUT_S - 1
-    os.utime(attempt.claim, (old, old))
-    assert current_claim(run) is None
-
-
-@pytest.mark.parametrize("ahead_s", [-600, 600])
-def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
+@pytest.mark.parametrize("ahead_s", [-600, 0, 600])
+def test_another_nodes_claim_holds_while_it_gives_signs_of_life_whatever_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claim_attempt(run, "slurm", "123_4")
-    claim = schema.read_record(attempt.claim, Claim)
-    schema.write_record(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    path = changed_claim(run, node="another-node")
     ours = time.time
     monkeypatch.setattr(time, "time", lambda: ours() + ahead_s)
     assert current_claim(run) is not None
-    old = attempt.claim.stat().st_mtime - HEARTBEAT_TIMEOUT_S - 1
-    os.utime(attempt.claim, (old, old))
+    old = path.stat().st_mtime - HEARTBEAT_TIMEOUT_S - 1
+    os.utime(path, (old, old))
     assert current_claim(run) is None
 
 
@@ -171,20 +138,14 @@ def test_a_step_of_the_clock_ends_no_process(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_same_process(os.getpid(), started + 5)
 
 
-def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Path) -> None:
+def test_the_attempt_of_one_start_of_a_job_is_not_another_starts(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claim_attempt(run, "slurm", "7_2", 0, 0)
-    assert attempt_of_start(run, "7_2", 0) == attempt
-    assert attempt_of_start(run, "7_2", 1) is None
-    assert attempt_of_start(run, "7_3", 0) is None
-    assert attempt_of_start(run, None, None) is None
-
-
-def test_an_attempt_knows_when_a_later_one_was_begun(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "0123456789ab")
-    first = claim_attempt(run, "slurm", "7", 0, 0)
+    first = claim_attempt(run, "slurm", "7_2", 0, 0)
+    assert attempt_of_start(run, "7_2", 0) == first
+    for job, start in (("7_2", 1), ("7_3", 0), (None, None)):
+        assert attempt_of_start(run, job, start) is None
     assert later_attempt(run, first) is None
-    claim_attempt(run, "slurm", "7", 1, 1)
+    claim_attempt(run, "slurm", "7_2", 1, 1)
     assert later_attempt(run, first) == 2
 
 

@@ -69,6 +69,16 @@ def test_changes_are_kept_for_the_submitter_alone(tmp_path: Path, checkout: Path
     assert (checkout / "model.bin").read_bytes() == bytes(range(256))
 
 
+def test_a_checkout_says_whether_tracked_files_differ(tmp_path: Path, checkout: Path) -> None:
+    (checkout / ".gitignore").write_text("ignored/\n")
+    (checkout / "ignored").mkdir()
+    assert code_version.checkout(checkout).dirty is False, "what git does not track is not the code"
+    (checkout / "train.py").write_text("lr = 2\n")
+    assert code_version.checkout(checkout).dirty is True
+    for none in (checkout / "ignored", tmp_path / "absent"):
+        assert code_version.checkout(none).commit is None
+
+
 @pytest.mark.parametrize(
     ("edit", "noticed"),
     [
