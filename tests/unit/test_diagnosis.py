@@ -16,8 +16,17 @@ from hpcncf.monitor.node import network_link_mib_s
 from hpcncf_analysis.diagnosis import diagnose, thresholds
 from hpcncf_analysis.diagnosis import expected_gain as gains
 from hpcncf_analysis.diagnosis.diagnose import find
-from hpcncf_analysis.diagnosis.evidence import CAUSES, Cause, Evidence, Finding, Gpus, RankTimes
+from hpcncf_analysis.diagnosis.evidence import (
+    CAUSES,
+    Cause,
+    Evidence,
+    Finding,
+    Gpus,
+    RankTimes,
+    Traffic,
+)
 from hpcncf_analysis.diagnosis.expected_gain import rowwise
+from hpcncf_analysis.diagnosis.from_records import traffic_of
 from hpcncf_analysis.diagnosis.rules_cores import (
     gpu_underused,
     memory_pressure,
@@ -35,7 +44,6 @@ from hpcncf_analysis.diagnosis.rules_time import (
     startup_bound,
     too_short_to_judge,
 )
-from hpcncf_analysis.diagnosis.traffic import Traffic, traffic_of
 
 
 def test_one_core_usable_of_five_allocated_costs_four_fifths_of_the_cores() -> None:

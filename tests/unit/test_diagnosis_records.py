@@ -16,9 +16,7 @@ from hpcncf_analysis.diagnosis.diagnose import (
     diagnose_folder,
     diagnose_results,
 )
-from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
-from hpcncf_analysis.diagnosis.rules_cores import mean_gpus
-from hpcncf_analysis.diagnosis.rules_time import running_step
+from hpcncf_analysis.diagnosis.from_records import evidence, mean_gpus, running_step
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +59,6 @@ def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
     for file in paths.run(torn.id).attempt(1).rank_records():
         file.write_text("{")
     assert torn.id not in diagnose_results(paths, collect(paths).runs)
-
-
-def test_what_an_old_record_lacks_is_estimated_from_its_settings(paths: ResultPaths) -> None:
-    run = {
-        "model": {"gmf_width": 8, "mlp_width": 32, "layers": [32, 16, 8]},
-        "training": {"global_batch_size": 256, "batch_size_per_rank": None, "negatives": 4},
-        "resources": {"nodes": 1, "tasks_per_node": 2},
-    }
-    layers = 65 * 32 + 33 * 16 + 17 * 8
-    record = make_results.training_record(make_results.plan_of(paths).runs[0])
-    seen = estimated_rows(run, record.model_copy(update={"parameters": 40_000 + layers}))
-    # 40 parameters a row; 128 positives a rank, each with its user and 5 items.
-    assert seen == (128 * 6, 1000)
 
 
 def command_record(tmp_path: Path, **reported: float) -> RankRecord:

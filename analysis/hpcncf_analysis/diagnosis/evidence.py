@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, get_args
 
 from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.traffic import Traffic
 
 Cause = Literal[
     "one_core_confinement",
@@ -125,10 +124,6 @@ class Diagnosis:
         return (*([self.primary] if self.primary else []), *self.secondary)
 
 
-# A figure that the records lack is None. Older records lack the newer fields, a command's the
-# training; what a command reports of its phases stands in for them.
-
-
 @dataclass(frozen=True)
 class RankTimes:
     """One rank's share of the work, in seconds of its counted steps."""
@@ -164,8 +159,22 @@ class Gpus:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """MiB/s of the busiest node while the ranks trained; of a command, over all of its time."""
+
+    network: float
+    """Received and sent."""
+    loopback: float
+    disk: float
+    """Read and written."""
+    link: float | None = None
+    """What the fastest network link carries in one direction; None if not known."""
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """One run. Shares are 0.0 to 1.0; cores and seconds of CPU are sums over the ranks."""
+    """One run. Shares are 0.0 to 1.0; cores and seconds of CPU are sums over the ranks. A figure
+    that the records lack is None."""
 
     run_id: str
     elapsed_s: float
@@ -207,7 +216,6 @@ class Evidence:
     sync_over: str | None = None
     sync_bytes_per_step: float | None = None
     rows_per_step: float | None = None
-    rows_estimated: bool = False
     table_rows: int | None = None
     workers: int = 0
     children_s: float | None = None

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import compress
 from typing import Any
 
-from hpcncf.collect.training_columns import in_training
-from hpcncf.records.schema import Gpu, NodeRecord, RankRecord
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gpus
-from hpcncf_analysis.diagnosis.expected_gain import (
-    SERIAL_LEFT,
-    applied,
-    fewer_core_hours,
-)
-from hpcncf_analysis.formatting import (
-    format_cores,
-    format_mebibytes,
-    format_percent,
-)
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
+from hpcncf_analysis.diagnosis.expected_gain import SERIAL_LEFT, applied, fewer_core_hours
+from hpcncf_analysis.formatting import format_cores, format_mebibytes, format_percent
 
 
 def memory_pressure(evidence: Evidence) -> Finding | None:
@@ -56,53 +44,6 @@ def memory_pressure(evidence: Evidence) -> Finding | None:
         tuple(lines),
         "Ask for more memory (resources.mem_gb), or keep less of it: fewer workers, fewer ranks.",
     )
-
-
-Series = Sequence[float | None]
-
-
-def mean_gpus(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord] = ()) -> Gpus | None:
-    """Means over all GPUs; `busy` is of the run's own kernels if NVML separates them.
-
-    Of the windows between the ranks' first step and their last, if there are any: a start of a
-    minute is not the GPU's idleness. Of a command, of all of its time. None without GPUs.
-    """
-    within = [in_training(ranks, node) for node in nodes]
-    training = any(map(any, within))
-    if not training:
-        within = [[True] * len(node.length_s) for node in nodes]
-    pairs = [
-        (gpu, list(compress(node.length_s, chosen)), chosen)
-        for node, chosen in zip(nodes, within, strict=True)
-        for gpu in node.gpus or []
-    ]
-    busy = [share for each in pairs if (share := _busy(*each)) is not None]
-    if not busy:
-        return None
-    lengths = [length for _, each, _ in pairs for length in each]
-    joules = [
-        value
-        for gpu, _, chosen in pairs
-        for value in compress(gpu.energy_j, chosen)
-        if value is not None
-    ]
-    return Gpus(
-        number=len(pairs),
-        busy=sum(busy) / len(busy),
-        watts=sum(joules) / sum(lengths) if joules and sum(lengths) else None,
-        training=training,
-    )
-
-
-def _busy(gpu: Gpu, lengths: Sequence[float], chosen: Sequence[bool]) -> float | None:
-    ours = _mean(list(compress(gpu.ours, chosen)), lengths)
-    return _mean(list(compress(gpu.busy, chosen)), lengths) if ours is None else ours
-
-
-def _mean(series: Series, lengths: Sequence[float]) -> float | None:
-    known = [(value, s) for value, s in zip(series, lengths, strict=True) if value is not None]
-    total_s = sum(s for _, s in known)
-    return sum(value * s for value, s in known) / total_s if total_s else None
 
 
 def gpu_underused(evidence: Evidence) -> Finding | None:

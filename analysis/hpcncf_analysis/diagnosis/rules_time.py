@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
-from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from hpcncf.collect.resource_columns import TIMED, is_number, phases
-from hpcncf.records.schema import RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, RankTimes
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import (
     SAMPLED_LEFT,
     SAVED_LEFT,
@@ -131,7 +125,6 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
         return None
     part = read / rows
     percent = format_percent(part) if part >= 0.01 else f"{100 * part:.2g} %"
-    bound = "at most " if evidence.rows_estimated else ""
     several = evidence.world_size > 1
     gain = exchanged_rows if several else rowwise
     return Finding(
@@ -140,7 +133,7 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
         "time",
         (
             f"the optimiser takes {format_percent(evidence.phases['optimizer'])} of a step",
-            f"a step reads {bound}{format_number(read)} of {format_number(rows)} embedding rows, "
+            f"a step reads {format_number(read)} of {format_number(rows)} embedding rows, "
             f"{percent}",
         ),
         "Update only the rows that a step read"
@@ -153,106 +146,3 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
         applied(evidence, engine="rowwise", **({"sync": "rows"} if several else {})),
         gain(evidence) if evidence.trained else None,
     )
-
-
-FEW: Final = 10
-"""Sums of steps below which their median is that of single ones."""
-SECONDS: Final = ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """One rank's; None if its record does not have it."""
-
-    phases_s: Mapping[str, float]
-    """By the phase's name; of the counted steps."""
-    seconds: Mapping[str, float | None]
-    instances: float | None
-    steps: float | None
-    rows_per_step: float | None
-    table_rows: float | None
-
-    @property
-    def steps_s(self) -> float:
-        return sum(self.phases_s.values())
-
-
-def steps_of_rank(record: RankRecord) -> Steps:
-    """As our own training counted them, or as a command reported them."""
-    trained = record.training
-    if trained:
-        return Steps(
-            phases_s={name.removesuffix("_s"): getattr(trained.phases, name) for name in TIMED},
-            seconds={name: getattr(trained, name) for name in SECONDS},
-            instances=trained.counted_instances,
-            steps=trained.counted_steps,
-            rows_per_step=trained.rows_per_step,
-            table_rows=trained.table_rows,
-        )
-    phases_s = phases(record.reported)
-    numbers = {
-        name: float(value)
-        for name, value in record.reported.items()
-        if is_number(value) and value >= 0
-    }
-    seconds = {name: numbers.get(name) for name in SECONDS}
-    if phases_s:
-        seconds["training_s"] = sum(phases_s.values())
-    if record.run.get("training"):
-        seconds["startup_s"] = record.elapsed_s  # a training that ended before its first step
-    return Steps(
-        phases_s={name.removesuffix("_s"): value for name, value in phases_s.items()},
-        seconds=seconds,
-        instances=numbers.get("instances"),
-        steps=numbers.get("steps"),
-        rows_per_step=numbers.get("rows_per_step"),
-        table_rows=numbers.get("table_rows"),
-    )
-
-
-def rank_times(record: RankRecord, steps: Steps) -> RankTimes:
-    known = steps.steps_s > 0
-    return RankTimes(
-        rank=record.rank,
-        node=record.node,
-        steps_s=steps.steps_s if known else None,
-        sync_s=steps.phases_s.get("sync") if known else None,
-        instances=None if steps.instances is None else int(steps.instances),
-        cpu_s=record.cpu.user_s + record.cpu.system_s,
-    )
-
-
-def merge_steps(parts: Sequence[Steps]) -> dict[str, Any]:
-    """Fields of Evidence: the slowest rank's seconds, and the phases' shares of all steps."""
-    total_s = sum(part.steps_s for part in parts)
-    names = sorted({name for part in parts for name in part.phases_s})
-    phases = {name: sum(part.phases_s.get(name, 0.0) for part in parts) for name in names}
-    counted = [part.steps for part in parts if part.steps is not None]
-    longest = {
-        name: max((s for part in parts if (s := part.seconds[name]) is not None), default=None)
-        for name in SECONDS
-    }
-    return {
-        **longest,
-        "phases": {name: s / total_s for name, s in phases.items()} if total_s > 0 else {},
-        "counted_steps": int(max(counted)) if counted else None,
-    }
-
-
-def running_step(record: TrainingRecord) -> float | None:
-    """A step that is not an epoch's first, over the mean of the counted ones, warm-up left out.
-
-    The median of the sums in the record that hold no first step; None where fewer than `FEW` do.
-    """
-    every, an_epoch = record.batches.every, record.epochs[0].steps if record.epochs else 0
-    if an_epoch <= 0 or not record.counted_steps or record.counted_s <= 0:
-        return None
-    done = record.resumed_step or 0
-    apart = [
-        seconds / every
-        for at, seconds in zip(count(0, every), record.batches.seconds, strict=False)
-        if at >= max(1, record.warmup_steps) and -(at + done) % an_epoch >= every
-    ]
-    if len(apart) < FEW:
-        return None
-    return median(apart) * record.counted_steps / record.counted_s

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import compress
 from typing import Final
 
 from hpcncf.collect.resource_columns import IDLE_MIB_S
-from hpcncf.collect.training_columns import in_training
-from hpcncf.records.schema import NodeRecord, RankRecord
+from hpcncf_analysis.diagnosis.evidence import Traffic
 from hpcncf_analysis.formatting import format_number, format_percent
 
 # The node's counters: other jobs on a shared node are in them, RDMA is not.
 LIMIT: Final = 0.5
 """Share of a link's capacity, both directions, from which it is the limit: protocols and pauses
 between messages take the rest. An all-reduce in a ring sends as much as it receives."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """MiB/s of the busiest node while the ranks trained; of a command, over all of its time."""
-
-    network: float
-    """Received and sent."""
-    loopback: float
-    disk: float
-    """Read and written."""
-    link: float | None = None
-    """What the fastest network link carries in one direction; None if not known."""
-
-
-def traffic_of(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> Traffic | None:
-    """None without a series."""
-    found = []
-    for node in nodes:
-        within = in_training(ranks, node)
-        within = within if any(within) else [True] * len(node.length_s)
-        length_s = sum(compress(node.length_s, within))
-        if length_s > 0:
-            series = (node.network_mib, node.loopback_mib, node.disk_mib)
-            network, loopback, disk = (sum(compress(each, within)) / length_s for each in series)
-            found.append(Traffic(network, loopback, disk, node.network_link_mib_s))
-    return max(found, key=lambda each: (each.network, each.disk), default=None)
 
 
 def describe_exchange(traffic: Traffic, nodes: int, sync_share: float) -> list[str]:
