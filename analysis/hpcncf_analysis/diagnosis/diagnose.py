@@ -28,7 +28,7 @@ from hpcncf_analysis.diagnosis.rules_cores import (
     serial_step,
 )
 from hpcncf_analysis.diagnosis.rules_input import input_io, python_input, worker_overhead
-from hpcncf_analysis.diagnosis.rules_ranks import load_imbalance, straggler, sync_bound
+from hpcncf_analysis.diagnosis.rules_ranks import sync_bound, unequal_ranks
 from hpcncf_analysis.diagnosis.rules_time import (
     checkpoint_bound,
     dense_optimizer,
@@ -55,8 +55,7 @@ RULES: Final[tuple[Rule, ...]] = (
     neighbour_load,
     memory_pressure,
     gpu_underused,
-    straggler,
-    load_imbalance,
+    unequal_ranks,
     sync_bound,
     dense_optimizer,
     worker_overhead,

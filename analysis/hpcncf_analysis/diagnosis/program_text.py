@@ -9,7 +9,8 @@ from typing import Final
 
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
-from hpcncf_analysis.diagnosis.rules_program import PHASES, Program, faster
+from hpcncf_analysis.diagnosis.program_facts import PHASES, Program
+from hpcncf_analysis.diagnosis.rules_program import faster
 from hpcncf_analysis.formatting import THIN, format_cores, format_duration, format_number
 
 WIDTH: Final = 80

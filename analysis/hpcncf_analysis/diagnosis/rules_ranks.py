@@ -12,48 +12,55 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, RankTimes
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows
 from hpcncf_analysis.formatting import format_cores, format_number, format_percent
 
 
 @dataclass(frozen=True)
 class Balance:
-    """How the useful times of the ranks compare."""
+    """How the useful times of several ranks compare."""
 
-    slowest: RankTimes
+    slowest: int
+    """Its place among them."""
     ratio: float
     """The slowest rank's useful time over the mean of all."""
     waited: float
-    """Share of the steps' time, mean over all ranks, that they waited for the slowest: what equal
-    work would save."""
+    """Share of the time, mean over all ranks, that they waited for the slowest: what equal work
+    would save."""
     others_wait: float
     """The same, mean over the others: what would be saved if it were as fast as they are."""
 
 
-def balance(ranks: Sequence[RankTimes]) -> Balance | None:
-    """None unless steps and sync of each of several ranks are known."""
-    known = [(useful, rank) for rank in ranks if (useful := rank.useful_s) is not None]
-    if len(known) < 2 or len(known) < len(ranks):
+def balance(useful_s: Sequence[float | None], whole_s: float) -> Balance | None:
+    """None unless several ranks' useful times are known; shares are of `whole_s`."""
+    known = [each for each in useful_s if each is not None]
+    ranks, total_s = len(known), sum(known)
+    if ranks < 2 or ranks < len(useful_s) or total_s <= 0 or whole_s <= 0:
         return None
-    longest_s, slowest = max(known, key=lambda each: each[0])
-    mean_s = sum(useful for useful, _ in known) / len(known)
-    steps_s = max(rank.steps_s or 0.0 for rank in ranks)
-    if mean_s <= 0 or steps_s <= 0:
-        return None
-    waited = (longest_s - mean_s) / steps_s
-    return Balance(slowest, longest_s / mean_s, waited, waited * len(known) / (len(known) - 1))
+    slowest = max(range(ranks), key=lambda rank: known[rank])
+    waited = (known[slowest] - total_s / ranks) / whole_s
+    ratio = known[slowest] / (total_s / ranks)
+    return Balance(slowest, ratio, waited, waited * ranks / (ranks - 1))
 
 
-def exchange(evidence: Evidence) -> float:
-    """Share of the elapsed time that the exchange itself takes: nobody's lateness in it."""
-    found = balance(evidence.ranks)
-    return evidence.of_time("sync") - (found.waited * evidence.steps if found else 0.0)
+def has_more_work(found: Balance, work: Sequence[int | None]) -> bool:
+    """Whether the slowest rank's work accounts for half of its lateness or more."""
+    known = [each for each in work if each is not None]
+    if len(known) < len(work) or not sum(known):
+        return False
+    return known[found.slowest] / (sum(known) / len(known)) - 1 >= (found.ratio - 1) / 2
+
+
+def _balance(evidence: Evidence) -> Balance | None:
+    steps_s = max((rank.steps_s or 0.0 for rank in evidence.ranks), default=0.0)
+    return balance([rank.useful_s for rank in evidence.ranks], steps_s)
 
 
 def sync_bound(evidence: Evidence) -> Finding | None:
     """The ranks' collectives dominate, though all ranks arrive together."""
-    share = exchange(evidence)
+    found = _balance(evidence)
+    share = evidence.of_time("sync") - (found.waited * evidence.steps if found else 0.0)
     if evidence.world_size < 2 or not evidence.worth(share):
         return None
     waits = format_percent(evidence.phases["sync"])
@@ -92,68 +99,45 @@ def sync_bound(evidence: Evidence) -> Finding | None:
     return Finding("sync_bound", share, "time", tuple(lines), remedy, changes, gain)
 
 
-def straggler(evidence: Evidence) -> Finding | None:
-    """One rank is slower at the same work, and the others wait for it."""
-    found = _late(evidence)
-    if found is None or _more_work(found, evidence.ranks):
-        return None
-    slow, share = found.slowest, found.others_wait * evidence.steps
+def unequal_ranks(evidence: Evidence) -> Finding | None:
+    """The others wait for one rank, which is slower at the same work or has more of it; without
+    phases, by unequal CPU seconds."""
+    found = _balance(evidence)
+    if found is None or found.ratio < thresholds.IMBALANCE:
+        return _unequal_cpu(evidence)
+    slow = evidence.ranks[found.slowest]
+    instances = [rank.instances or None for rank in evidence.ranks]
+    more = has_more_work(found, instances)
+    share = (found.waited if more else found.others_wait) * evidence.steps
     if not evidence.worth(share):
         return None
+    wait = f"the others wait for it for {format_percent(found.others_wait)} of a step"
+    if more:
+        has = format_number(slow.instances)
+        mean = format_number(sum(each or 0 for each in instances) / len(instances))
+        return Finding(
+            "load_imbalance",
+            share,
+            "time",
+            (f"rank {slow.rank} has {has} instances, the mean is {mean}", wait),
+            "Give every rank as many instances: shard by rows, or by the cost of each.",
+        )
+    facts = [
+        f"rank {slow.rank} on node {slow.node} needs {found.ratio:.2f} times the mean of all "
+        "ranks for the same work",
+        wait,
+    ]
     others = [rank.cpu_s for rank in evidence.ranks if rank is not slow and rank.cpu_s is not None]
-    spent = []
     if slow.cpu_s is not None and others:
         its, theirs = map(format_cores, (slow.cpu_s, sum(others) / len(others)))
-        spent = [f"it used {its} CPU seconds, the others {theirs}"]
+        facts.append(f"it used {its} CPU seconds, the others {theirs}")
     return Finding(
         "straggler",
         share,
         "time",
-        (
-            f"rank {slow.rank} on node {slow.node} needs {found.ratio:.2f} times the mean of all "
-            "ranks for the same work",
-            f"the others wait for it for {format_percent(found.others_wait)} of a step",
-            *spent,
-        ),
+        tuple(facts),
         f"Look at rank {slow.rank}'s cores on {slow.node}: a neighbour, a lower clock, a slower "
         "disk; leave that node out, or give the rank cores of its own.",
-    )
-
-
-def _late(evidence: Evidence) -> Balance | None:
-    found = balance(evidence.ranks)
-    return found if found and found.ratio >= thresholds.IMBALANCE else None
-
-
-def _more_work(found: Balance, ranks: Sequence[RankTimes]) -> bool:
-    """Whether the slowest rank's instances account for half of its lateness or more."""
-    instances = [rank.instances for rank in ranks if rank.instances]
-    if len(instances) < len(ranks) or not found.slowest.instances:
-        return False
-    mean = sum(instances) / len(instances)
-    return found.slowest.instances / mean - 1 >= (found.ratio - 1) / 2
-
-
-def load_imbalance(evidence: Evidence) -> Finding | None:
-    """Ranks were given unequal work; without phases, by unequal CPU seconds."""
-    found = _late(evidence)
-    if found is None:
-        return _unequal_cpu(evidence)
-    share = found.waited * evidence.steps
-    if not _more_work(found, evidence.ranks) or not evidence.worth(share):
-        return None
-    slow = found.slowest
-    mean = sum(rank.instances or 0 for rank in evidence.ranks) / len(evidence.ranks)
-    return Finding(
-        "load_imbalance",
-        share,
-        "time",
-        (
-            f"rank {slow.rank} has {format_number(slow.instances)} instances, the mean is "
-            f"{format_number(mean)}",
-            f"the others wait for it for {format_percent(found.others_wait)} of a step",
-        ),
-        "Give every rank as many instances: shard by rows, or by the cost of each.",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from hpcncf_analysis.explain.parsers import Job, mebibytes, number, parse_count, seconds, share
@@ -33,6 +33,7 @@ _SLOTS: Final = (
     r"\b(\d+) (?:Task\(s\)|Processors Requested)",
     r"\b(\d+) (?:cores|slots|CPUs|processors)\b",
 )
+_STATES_S: Final = r"PEND\s+PSUSP\s+RUN\s+USUSP\s+SSUSP\s+UNKWN\s+TOTAL\s+\d+\s+\d+\s+(\d+)"
 _LIMIT: Final = (r"RUNLIMIT\s+(\d+(?:\.\d+)?) min", r"#BSUB\s+-W\s+(\d+(?::\d+)?)")
 _STATES: Final = (
     (r"\b(TERM_[A-Z]+)\b", ""),
@@ -44,25 +45,20 @@ _STATES: Final = (
 
 
 def read_lsf(text: str) -> list[Job]:
+    # bjobs -l breaks lines anywhere, and begins their rest with 21 blanks.
+    unfolded = re.sub(r"\r?\n {21}(?=\S)", "", text)
     return [
         _job(job_id, block)
-        for job_id, block in _blocks(_unfolded(text))
+        for job_id, block in _blocks(unfolded, _JOB)
         if any(re.search(mark, block, re.IGNORECASE) for mark in _MARKS)
     ]
 
 
-def _unfolded(text: str) -> str:
-    """bjobs -l breaks lines anywhere, and begins their rest with 21 blanks."""
-    return re.sub(r"\r?\n {21}(?=\S)", "", text)
-
-
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    starts = list(_JOB.finditer(text))
-    if not starts or not text[: starts[0].start()].isspace():
-        yield "", text[: starts[0].start()] if starts else text
-    for number_, start in enumerate(starts):
-        end = starts[number_ + 1].start() if number_ + 1 < len(starts) else len(text)
-        yield start[1], text[start.start() : end]
+def _blocks(text: str, start: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Id and text of each job, and first what stands before them, without an id."""
+    parts = start.split(text)
+    yield "", parts[0]
+    yield from zip(parts[1::2], parts[2::2], strict=True)
 
 
 def _job(job_id: str, block: str) -> Job:
@@ -70,26 +66,30 @@ def _job(job_id: str, block: str) -> Job:
     peak = share(_first(block, _PEAK))
     cores, how = _cores(block, peak)
     watched_s = number(_first(block, r"CPU peak duration\s*:\s*(\d+)"))
-    memory, asked = _memory(block, "Max Mem(?:ory)?"), _memory(block, "Total Requested Memory")
+    memory_mib = _memory(block, "Max Mem(?:ory)?")
     of_asked = share(_first(block, r"MEM Efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"))
     notes = (
         how,
         watched_s == 0 and NOT_YET,
-        of_asked == 0 and bool(memory) and NOTHING_ASKED,
+        of_asked == 0 and bool(memory_mib) and NOTHING_ASKED,
     )
+    # The report's run time, or bhist's column RUN.
+    elapsed = _first(block, _RUN_TIME).replace(",", "") or _first(block, _STATES_S)
+    cpu = _first(block, _CPU_TIME) or _first(block, r"The CPU time used is (\S+) seconds")
+    states = (word or found[1] for pattern, word in _STATES if (found := re.search(pattern, block)))
     return Job(
         source="LSF",
         id=job_id,
-        state=_state(block),
+        state=next(states, ""),
         exit_code=parse_count(_first(block, r"Exited with exit code (\d+)")),
         cores=cores,
-        elapsed_s=_elapsed(block),
+        elapsed_s=number(elapsed),
         limit_s=_limit(block),
-        cpu_s=_cpu(block),
+        cpu_s=number(cpu.replace(",", "")),
         printed_efficiency=None if watched_s == 0 and not average else average,
         peak_efficiency=peak or None,
-        memory_mib=memory,
-        memory_asked_mib=asked,
+        memory_mib=memory_mib,
+        memory_asked_mib=_memory(block, "Total Requested Memory"),
         printed_memory_efficiency=of_asked or None,
         notes=tuple(note for note in notes if note),
     )
@@ -113,24 +113,6 @@ def _cores(block: str, peak: float | None) -> tuple[int | None, str]:
     return None, ""
 
 
-def _state(block: str) -> str:
-    for pattern, word in _STATES:
-        if found := re.search(pattern, block):
-            return word or found[1]
-    return ""
-
-
-def _cpu(block: str) -> float | None:
-    found = _first(block, _CPU_TIME) or _first(block, r"The CPU time used is (\S+) seconds")
-    return number(found.replace(",", ""))
-
-
-def _elapsed(block: str) -> float | None:
-    """The report's run time, or bhist's column RUN."""
-    states = r"PEND\s+PSUSP\s+RUN\s+USUSP\s+SSUSP\s+UNKWN\s+TOTAL\s+\d+\s+\d+\s+(\d+)"
-    return number(_first(block, _RUN_TIME).replace(",", "") or _first(block, states))
-
-
 def _limit(block: str) -> float | None:
     """Minutes, or hours and minutes."""
     for pattern in _LIMIT:
@@ -147,6 +129,7 @@ def _memory(block: str, name: str) -> float | None:
 # Source: the PBS Professional user's guide, `qstat(1B)`, `pbs_job_attributes(7B)`; Torque's manual
 # (`nodes=1:ppn=16`). `cpupercent` is left out: each host's PBS smooths it, and it is no mean.
 
+_JOB_PBS: Final = re.compile(r"^[ \t]*Job Id:[ \t]*(\S+)", re.MULTILINE)
 ONLY_MOTHER: Final = (
     "PBS counts what runs under its own daemons: processes that ssh or another launcher started "
     "on further nodes are missing"
@@ -155,35 +138,31 @@ ONLY_MOTHER: Final = (
 
 def read_pbs(text: str) -> list[Job]:
     return [
-        _job_pbs(
-            job_id, _resources(block, "resources_used"), _resources(block, "Resource_List"), block
-        )
-        for job_id, block in _blocks_pbs(text.replace("\n\t", ""))
+        _job_pbs(job_id, block)
+        for job_id, block in _blocks(text.replace("\n\t", ""), _JOB_PBS)
         if "resources_used" in block
     ]
 
 
-def _blocks_pbs(text: str) -> Iterator[tuple[str, str]]:
-    parts = re.split(r"^[ \t]*Job Id:[ \t]*(\S+)", text, flags=re.MULTILINE)
-    yield "", parts[0]
-    yield from zip(parts[1::2], parts[2::2], strict=True)
-
-
-def _resources(block: str, attribute: str) -> dict[str, str]:
-    """Resource -> its value, of `resources_used.mem = 5944kb` and the like."""
-    return dict(re.findall(rf"\b{attribute}\.(\w+)\s*=\s*([^\s,]+)", block))
-
-
-def _job_pbs(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: str) -> Job:
-    state = re.search(r"\bjob_state\s*=\s*(\w)", block)
+def _job_pbs(job_id: str, block: str) -> Job:
+    # Resource -> its value, of `resources_used.mem = 5944kb` and the like.
+    used, asked = (
+        dict(re.findall(rf"\b{attribute}\.(\w+)\s*=\s*([^\s,]+)", block))
+        for attribute in ("resources_used", "Resource_List")
+    )
     nodes = parse_count(asked.get("nodect", ""))
+    chunks = re.split(r"\+", asked.get("select", "") or asked.get("nodes", ""))
     return Job(
         source="PBS",
         id=job_id,
-        state=state[1] if state else "",
-        exit_code=parse_count(_exit(block)),
+        state=_first(block, r"\bjob_state\s*=\s*(\w)"),
+        # Below 0 it is PBS's own reason, and no exit code.
+        exit_code=parse_count(_first(block, r"\bExit_status\s*=\s*(\d+)")),
         nodes=nodes,
-        cores=_cores_pbs(used, asked),
+        cores=parse_count(asked.get("ncpus", ""))
+        or parse_count(used.get("ncpus", ""))
+        or sum(map(_cores_of_chunk, chunks))
+        or None,
         elapsed_s=seconds(used.get("walltime", "")),
         limit_s=seconds(asked.get("walltime", "")),
         cpu_s=seconds(used.get("cput", "")),
@@ -191,20 +170,6 @@ def _job_pbs(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], blo
         memory_asked_mib=mebibytes(asked.get("mem", "")),
         notes=(ONLY_MOTHER,) if nodes and nodes > 1 else (),
     )
-
-
-def _exit(block: str) -> str:
-    """Below 0 it is PBS's own reason, and no exit code."""
-    found = re.search(r"\bExit_status\s*=\s*(\d+)", block)
-    return found[1] if found else ""
-
-
-def _cores_pbs(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:
-    for number_ in (asked.get("ncpus", ""), used.get("ncpus", "")):
-        if cores := parse_count(number_):
-            return cores
-    chunks = re.split(r"\+", asked.get("select", "") or asked.get("nodes", ""))
-    return sum(map(_cores_of_chunk, chunks)) or None
 
 
 def _cores_of_chunk(chunk: str) -> int:

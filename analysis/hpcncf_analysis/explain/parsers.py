@@ -195,7 +195,7 @@ def _job(fields: Mapping[str, str]) -> Job:
     exit_code = re.search(r"\(exit code (\d+)\)", fields.get("State", ""))
     elapsed_s = seconds(fields.get("Job Wall-clock time", ""))
     nodes = parse_count(fields.get("Nodes", "1"))
-    memory = fields.get("Memory Efficiency", "")
+    memory, used = fields.get("Memory Efficiency", ""), fields.get("Memory Utilized", "")
     job = Job(
         source="seff",
         id=fields.get("Array Job ID", fields["Job ID"]),
@@ -208,7 +208,6 @@ def _job(fields: Mapping[str, str]) -> Job:
     )
     if state == "RUNNING":
         return replace(job, notes=(ONLY_ENDED,))
-    used = fields.get("Memory Utilized", "")
     return replace(
         job,
         cpu_s=seconds(fields.get("CPU Utilized", "")),
@@ -303,20 +302,28 @@ def _job_sacct(job_id: str, rows: Sequence[Row]) -> Job:
     of_job = [row for row in rows if "." not in _id(row)]
     whole_job = of_job[-1] if of_job else {}  # `-D` shows every start of a requeued job
     steps = [row for row in rows if "." in _id(row)]
-    cores, nodes = _cores_sacct(whole_job), _count(whole_job, "NNodes", "AllocNodes")
+    allocated = re.search(r"(?:^|,)cpu=(\d+)", whole_job.get("AllocTRES", ""))
+    cores = _count(whole_job, "AllocCPUS", "NCPUS") or parse_count(
+        allocated[1] if allocated else ""
+    )
+    nodes = _count(whole_job, "NNodes", "AllocNodes")
+    raw_s, raw_min = (number(whole_job.get(name, "")) for name in ("ElapsedRaw", "TimelimitRaw"))
     cpu_s, how = _cpu(whole_job, steps)
     state = _state(whole_job, steps)
     at_work = state == "RUNNING"
     memory_mib, tasks = (None, 1) if at_work else _memory(steps)
+    code, _, signal = whole_job.get("ExitCode", "").partition(":")
+    killed = parse_count(signal)
     return Job(
         source="sacct",
         id=job_id,
         state=state,
-        exit_code=_exit_sacct(whole_job.get("ExitCode", "")),
+        # `1:0` is an exit code, `0:9` a signal, to which a shell adds 128.
+        exit_code=128 + killed if killed else parse_count(code),
         nodes=nodes,
         cores=cores,
-        elapsed_s=_elapsed(whole_job),
-        limit_s=_limit(whole_job),
+        elapsed_s=seconds(whole_job.get("Elapsed", "")) if raw_s is None else raw_s,
+        limit_s=seconds(whole_job.get("Timelimit", "")) if raw_min is None else 60 * raw_min,
         cpu_s=None if at_work else cpu_s,
         memory_mib=memory_mib,
         memory_asked_mib=_requested_memory(whole_job.get("ReqMem", ""), nodes, cores),
@@ -330,35 +337,12 @@ def _count(row: Row, *names: str) -> int | None:
     return next((value for name in names if (value := parse_count(row.get(name, "")))), None)
 
 
-def _cores_sacct(row: Row) -> int | None:
-    found = re.search(r"(?:^|,)cpu=(\d+)", row.get("AllocTRES", ""))
-    return _count(row, "AllocCPUS", "NCPUS") or (parse_count(found[1]) if found else None)
-
-
 def _state(row: Row, steps: Sequence[Row]) -> str:
     """OUT_OF_MEMORY if a step was: it leaves its job FAILED, or even COMPLETED."""
-    if any(step["State"].startswith("OUT_OF_ME") for step in steps):
-        return "OUT_OF_MEMORY"
     words = (row or (steps[0] if steps else {})).get("State", "").split()
     word = words[0].rstrip("+") if words else ""
-    return "OUT_OF_MEMORY" if word.startswith("OUT_OF_ME") else word
-
-
-def _exit_sacct(text: str) -> int | None:
-    """`1:0` is an exit code, `0:9` a signal, to which a shell adds 128."""
-    code, _, signal = text.partition(":")
-    number = parse_count(signal)
-    return 128 + number if number else parse_count(code)
-
-
-def _elapsed(row: Row) -> float | None:
-    raw = number(row.get("ElapsedRaw", ""))
-    return seconds(row.get("Elapsed", "")) if raw is None else raw
-
-
-def _limit(row: Row) -> float | None:
-    raw = number(row.get("TimelimitRaw", ""))
-    return seconds(row.get("Timelimit", "")) if raw is None else 60 * raw
+    states = [word, *(step["State"] for step in steps)]
+    return "OUT_OF_MEMORY" if any(each.startswith("OUT_OF_ME") for each in states) else word
 
 
 def _cpu(row: Row, steps: Sequence[Row]) -> tuple[float | None, str]:
@@ -368,16 +352,15 @@ def _cpu(row: Row, steps: Sequence[Row]) -> tuple[float | None, str]:
         total = sum(seconds(step.get("TotalCPU", "")) or 0.0 for step in steps)
     if total is not None:
         return (total, "") if total or steps else (None, NO_STEPS)
-    means = [_step_cpu(step) for step in steps]
-    known = [mean for mean in means if mean is not None]
+    known = [
+        mean * tasks
+        for step in steps
+        if (mean := seconds(step.get("AveCPU", ""))) is not None
+        and (tasks := parse_count(step.get("NTasks", ""))) is not None
+    ]
     if known:
         return sum(known), MEAN
     return None, CPU_TIME if "CPUTime" in row or "CPUTimeRAW" in row else ""
-
-
-def _step_cpu(step: Row) -> float | None:
-    mean, tasks = seconds(step.get("AveCPU", "")), parse_count(step.get("NTasks", ""))
-    return None if mean is None or tasks is None else mean * tasks
 
 
 def _memory(steps: Sequence[Row]) -> tuple[float | None, int]:
