@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
-    from hpcncf_analysis.explain.explain import Explanation
+    from hpcncf_analysis.explain.explain import Explanation, Reading
 
 EPILOG = """\
-Reads a file or standard input (`-`, or no argument). Asks no scheduler.
+Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument). Asks no scheduler.
 example: seff 123456 | hpcncf explain
 """
 # Summaries are short; of a log the end is what the scheduler wrote.
 MOST_BYTES = 4 * 2**20
+TAIL_BYTES = 64 * 1024
+MOST_FILES = 2000
 SHOWN = 5
 
 
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         default="-",
-        help="a file, the text in quotes, or - (default: standard input)",
+        help="a file, a folder of logs, the text in quotes, or - (default: standard input)",
     )
     parser.add_argument(
         "--cores", type=int, metavar="N", help="cores the job had, where the text does not say"
@@ -41,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf_analysis.explain.explain import POSSIBLE, command_for, explain, read_text
+    from hpcncf_analysis.explain.explain import POSSIBLE, command_for, explain
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
-    found = read_text(_read(args.file))
+    found = _read(args.file)
     problems = found.problems
     if not found.jobs:
         where = "standard input" if args.file == "-" else args.file[:80]
@@ -66,19 +68,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(name: str) -> str:
-    """The text of a file (of a long one the end), of a pipe, or the argument itself."""
+def _read(name: str) -> Reading:
+    """Of a file, a folder of logs, a pipe, or the text itself in quotes."""
+    from hpcncf_analysis.explain.explain import read_log_folder, read_text
+    from hpcncf_analysis.explain.parsers import job_id_from_name
+
     if name == "-":
-        return sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace")
+        return read_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
     path = Path(name)
     try:
         is_there = path.exists()
     except OSError:  # a name too long
         is_there = False
     if not is_there and re.search(r"\s", name):
-        return name
+        return read_text(name)
     if not is_there:
-        raise UsageError(f"{name[:80]}: no such file; - reads standard input")
+        raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
     is_record = path.name.startswith("rank-") and path.suffix == ".json"
     if is_record or (path / "plan.json").exists():
         raise UsageError(
@@ -86,14 +91,22 @@ def _read(name: str) -> str:
             f"`hpcncf diagnose {shlex.quote(name)}`."
         )
     try:
-        with path.open("rb") as file:
-            if (
-                path.is_file()
-            ):  # a pipe, as of `hpcncf explain <(seff 123)`, has no end to look from
-                file.seek(max(path.stat().st_size - MOST_BYTES, 0))
-            return file.read(MOST_BYTES).decode(errors="replace")
+        if path.is_dir():
+            logs = [each for each in path.iterdir() if each.is_file()]
+            newest = sorted(logs, key=lambda each: each.stat().st_mtime)[-MOST_FILES:]
+            return read_log_folder({each.name: _end_of(each, TAIL_BYTES) for each in newest})
+        text = _end_of(path, MOST_BYTES)
     except OSError as error:
         raise HpcncfError(f"{name}: cannot be read: {error.strerror}") from None
+    found = read_text(text)
+    return found if found.jobs or not job_id_from_name(path.name) else read_log_folder({name: text})
+
+
+def _end_of(path: Path, most: int) -> str:
+    with path.open("rb") as file:
+        if path.is_file():  # a pipe, as of `hpcncf explain <(seff 123)`, has no end to look from
+            file.seek(max(path.stat().st_size - most, 0))
+        return file.read(most).decode(errors="replace")
 
 
 def _show(explanations: Sequence[Explanation]) -> None:

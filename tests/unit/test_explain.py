@@ -16,6 +16,7 @@ from hpcncf_analysis.explain.explain import (
     command_for,
     explain,
     infer_cores,
+    read_log_folder,
     read_text,
 )
 from hpcncf_analysis.explain.parsers import Job, mebibytes
@@ -41,6 +42,7 @@ def figures(job: Job) -> tuple[Any, ...]:
             "seff_array",
             [("500_12", "OUT_OF_MEMORY", 32, 30.4, 3600), ("513", "RUNNING", 1, None, 600)],
         ),
+        ("reportseff_0", [("24371789", "COMPLETED", None, None, 11283)]),
         ("seff_pending", [("514", "PENDING", 4, None, None)]),
         ("sacct", [("2", "COMPLETED", 5, None, None), ("3_[1-4]", "PENDING", 5, None, None)]),
         # 600 s of CPU in 600 s; the steps' 02.00 and 09:58 stand in the job's row already.
@@ -60,6 +62,14 @@ def figures(job: Job) -> tuple[Any, ...]:
 )
 def test_each_format_gives_the_jobs_figures(name: str, expected: list[Any]) -> None:
     assert [figures(job) for job in jobs(name)] == expected
+
+
+def test_reportseff_says_shares_and_what_it_does_not_know_is_none() -> None:
+    first, second, running = jobs("reportseff")
+    assert (first.efficiency, first.memory_efficiency) == pytest.approx((0.2, 0.334))
+    assert first.time_efficiency == pytest.approx(0.179)
+    assert second.elapsed_s == 86400
+    assert (running.state, running.efficiency, running.memory_efficiency) == ("RUNNING", None, None)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +186,9 @@ def test_a_number_of_cores_used_has_its_pattern(cpu_s: float, cores: int, said: 
 
 
 def test_what_is_missing_is_asked_of_sacct_in_one_command() -> None:
-    seen = [explain(job) for job in (*jobs("sacct"), *jobs("sacct_parsable"))]
+    seen = [explain(job) for job in (*jobs("sacct"), *jobs("reportseff"))]
     command, _ = command_for(seen)
-    assert command.startswith("sacct -j 2,90 --parsable2 --format=JobID,State,")
+    assert command.startswith("sacct -j 2,24418960 --parsable2 --format=JobID,State,")
     assert command.endswith("| hpcncf explain -")
 
 
@@ -240,6 +250,24 @@ def test_rows_of_sacct_without_their_header_are_reported_from_nothing() -> None:
 def test_a_name_with_the_delimiter_in_it_costs_its_row_alone() -> None:
     text = "JobID|JobName|State\n1|a|b|COMPLETED\n2|c|COMPLETED\n"
     assert [job.id for job in read_text(text).jobs] == ["2"]
+
+
+def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them() -> None:
+    files = {
+        "slurm-12.out": "epoch 1\nslurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0\n",
+        "slurm-13_4.out": "*** JOB 17 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
+        "14_0_log.out": "fine",
+        "notes.txt": "nothing",
+        "15.out": TEXTS["seff"],
+    }
+    found = {job.id: job for job in read_log_folder(files).jobs}
+    assert {job_id: job.state for job_id, job in found.items()} == {
+        "3431290": "COMPLETED",
+        "12": "OUT_OF_MEMORY",
+        "13_4": "TIMEOUT",
+        "14_0": "",
+        "15": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -326,7 +354,6 @@ def test_very_many_jobs_are_a_table_and_the_one_that_idled_most(
         (["empty.txt"], "no summary of a job in it; understood are seff"),
         (["results"], "Read it with `hpcncf diagnose results`"),
         (["results/rank-0.json"], "`hpcncf diagnose results/rank-0.json`"),
-        (["."], "cannot be read: Is a directory"),
         (["comma.txt"], "no summary"),
         (["empty.txt", "--cores", "0"], "expected 1 or more"),
     ],

@@ -1,8 +1,9 @@
-"""The report's parts on plain values: the answer, the ranks, memory, runs, steps."""
+"""The report's parts on plain values: the answer, the ranks, memory, runs, predictions, steps."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hpcncf_analysis.formatting import NONE
 from hpcncf_analysis.report.html import inline_figure, render_markdown
 from hpcncf_analysis.report.section import RenderedFigure, ReportData, Section, TableBlock
 from hpcncf_analysis.report.sections import causes, model_quality
-from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS
+from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS, prediction_parts
 from hpcncf_analysis.report.sections.compared import main_table
 from hpcncf_analysis.report.sections.memory import memory_parts, traffic_parts
 from hpcncf_analysis.report.sections.ranks import rank_parts, ranks_figure, slowest_rank_row
@@ -151,6 +152,19 @@ def test_a_warning_stands_once_with_the_runs_that_gave_it() -> None:
     table = warnings_table(runs)
     assert table.rows == [["4 runs, as a", "hot"], ["e", "cold"]]
     assert warnings_table([run("a")]) is None
+
+
+def test_predictions_are_counted_only_where_they_were_measured() -> None:
+    plain = {"base": "a", "cause": "python_input", "changes": {}, "what": "instances_per_s"}
+    figures = {"predicted": 2.0, "low": 1.5, "high": 2.5, "measured_low": None}
+    right = plain | figures | {"measured": 2.1, "measured_high": None, "within": True}
+    open_ = plain | figures | {"measured": None, "measured_high": None, "within": None}
+    summary_, grid, _ = prediction_parts([right, open_], MappingProxyType({"a": "1 core"}))
+    assert "1 of 1 measured" in summary_.text  # type: ignore[union-attr]
+    assert isinstance(grid, TableBlock)
+    assert [cells[-1] for cells in grid.table.rows] == ["yes", "not measured yet"]
+    assert grid.table.rows[0][4] == "2.00×\n[1.50×–2.50×]"
+    assert prediction_parts([], {}) == []
 
 
 def test_a_step_falls_from_phase_to_phase() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from hpcncf_analysis.explain.parsers import (
     OUT_OF_MEMORY,
     OUT_OF_TIME,
     Job,
+    read_logs,
+    read_reportseff,
     read_sacct,
     read_seff,
 )
@@ -26,10 +28,10 @@ from hpcncf_analysis.formatting import (
     format_mebibytes,
 )
 
-READERS: Final = (read_seff, read_sacct, read_lsf, read_pbs)
+READERS: Final = (read_seff, read_reportseff, read_sacct, read_lsf, read_pbs)
 POSSIBLE: Final = (
-    "seff; sacct with its header (default, --long, --format, --parsable); LSF's bjobs -l, bhist -l "
-    "and job report; PBS's qstat -f"
+    "seff; reportseff; sacct with its header (default, --long, --format, --parsable); LSF's "
+    "bjobs -l, bhist -l and job report; PBS's qstat -f; a folder of Slurm's logs"
 )
 
 
@@ -50,6 +52,18 @@ def read_text(text: str) -> Reading:
     if not jobs and re.search(r"(?m)^\d+(?:_\d+)?(?:\.\w+)?\|", text):
         problems.append("rows of sacct without their header; leave --noheader (-n) out")
     return Reading(jobs, tuple(problems))
+
+
+def read_log_folder(files: Mapping[str, str]) -> Reading:
+    """Of a folder's logs by name: the summaries in them, else the jobs in the files' names."""
+    readings = {name: read_text(text) for name, text in sorted(files.items())}
+    jobs = [job for reading in readings.values() for job in reading.jobs]
+    known = {job.id for job in jobs}
+    jobs += [job for job in read_logs(files) if job.id not in known]
+    problems = [
+        f"{name}: {problem}" for name, reading in readings.items() for problem in reading.problems
+    ]
+    return Reading(tuple(jobs), tuple(problems))
 
 
 # From here to here one core was busy, start-up and pauses included.
@@ -268,7 +282,7 @@ def _end(job: Job) -> list[str]:
         return [f"{job.state}: it has not ended, the figures are those so far"]
     if job.exit_code:
         return [f"it ended with exit code {job.exit_code}{_signal(job.exit_code)}"]
-    return []
+    return [f"{job.state}: how it ended"] if job.source == "log" and job.state else []
 
 
 def _signal(exit_code: int) -> str:
@@ -281,7 +295,7 @@ def _signal(exit_code: int) -> str:
 def _command(job: Job) -> tuple[str, str]:
     if job.is_waiting:
         return "", ""
-    if job.efficiency is None and job.source in ("sacct", "seff") and job.id:
+    if job.efficiency is None and job.source in ("sacct", "seff", "log", "reportseff") and job.id:
         ended = ", once it has ended" if job.is_at_work else ""
         return asked_of_sacct([job.id]), f"CPU time, memory and time of the job's steps{ended}"
     return RUN, (

@@ -1,4 +1,4 @@
-"""Read summaries of seff and sacct, and the units that all schedulers print."""
+"""Read summaries of seff, reportseff, sacct and job logs, in the units that schedulers print."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Job:
     """Figures of one job; None if the text does not have them."""
 
     source: str
-    """`seff`, `sacct`, `LSF` or `PBS`."""
+    """`seff`, `reportseff`, `sacct`, `LSF`, `PBS` or `log`."""
     id: str = ""
     state: str = ""
     """The scheduler's own word, without what follows it."""
@@ -98,6 +98,7 @@ class Job:
     memory_mib: float | None = None
     memory_asked_mib: float | None = None
     printed_memory_efficiency: float | None = None
+    printed_time_efficiency: float | None = None
     notes: tuple[str, ...] = ()
     """Reasons to trust these figures less."""
 
@@ -135,6 +136,8 @@ class Job:
 
     @property
     def time_efficiency(self) -> float | None:
+        if self.printed_time_efficiency is not None:
+            return self.printed_time_efficiency
         return self.elapsed_s / self.limit_s if self.elapsed_s and self.limit_s else None
 
     @property
@@ -251,15 +254,19 @@ TASKS: Final = "memory is the largest task's x the number of tasks, an upper bou
 def read_sacct(text: str) -> list[Job]:
     """One for every job or array element, in the order of its first row."""
     grouped: dict[str, list[Row]] = {}
-    for row in _rows(text):
+    for row in _rows(text, _is_of_sacct):
         job_id = _id(row).partition(".")[0]
         if job_id[:1].isdecimal():
             grouped.setdefault(job_id, []).append(row)
     return [_job_sacct(job_id, rows) for job_id, rows in grouped.items()]
 
 
-def _rows(text: str) -> Iterator[Row]:
-    """Each line under a header, by column, to the next empty line.
+def _is_of_sacct(names: Sequence[str]) -> bool:
+    return "State" in names and ("JobID" in names or "JobIDRaw" in names) and "CPUEff" not in names
+
+
+def _rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Iterator[Row]:
+    """Each line under such a header, by column, to the next empty line.
 
     Lines of another number of cells are passed over: a name with a `|` in it, a node's own line.
     """
@@ -268,17 +275,12 @@ def _rows(text: str) -> Iterator[Row]:
     names: list[str] = []
     for line, following in zip_longest(lines, lines[1:], fillvalue=""):
         cells = _cells(line, following)
-        if _is_header(heads := cells(line)):
+        if is_header(heads := cells(line)):
             cut, names = cells, heads
         elif not line.strip():
             names = []
         elif names and len(found := cut(line)) == len(names) and not _DASHES.fullmatch(line):
             yield dict(zip(names, found, strict=True))
-
-
-def _is_header(names: Sequence[str]) -> bool:
-    """Not of reportseff, whose table has `CPUEff`."""
-    return "State" in names and ("JobID" in names or "JobIDRaw" in names) and "CPUEff" not in names
 
 
 def _cells(header: str, below: str) -> Callable[[str], list[str]]:
@@ -379,3 +381,76 @@ def _requested_memory(text: str, nodes: int | None, cores: int | None) -> float 
     per = {"n": nodes, "c": cores}.get(text[-1:], 1)
     amount = mebibytes(text.rstrip("nc"))
     return amount * per if amount and per else None
+
+
+# Source: reportseff's README (columns since 1.0: JobID, State, Elapsed, TimeEff, CPUEff, MemEff;
+# before that Name, State, Time, CPU, Memory); `---` if unknown. `--format` may add sacct's columns.
+
+BEFORE: Final = {
+    "Name": "JobID",
+    "State": "State",
+    "Time": "Elapsed",
+    "CPU": "CPUEff",
+    "Memory": "MemEff",
+}
+
+
+def read_reportseff(text: str) -> list[Job]:
+    return [
+        _job_reportseff({BEFORE.get(name, name): cell for name, cell in row.items()})
+        for row in _rows(text, _is_of_reportseff)
+    ]
+
+
+def _is_of_reportseff(names: Sequence[str]) -> bool:
+    return list(names) == list(BEFORE) or ("CPUEff" in names and "JobID" in names)
+
+
+def _job_reportseff(row: Row) -> Job:
+    state, *_ = row.get("State", "").split() or [""]
+    return Job(
+        source="reportseff",
+        id=row["JobID"],
+        state=state.rstrip("+"),
+        nodes=_count(row, "NNodes"),
+        cores=_count(row, "AllocCPUS", "NCPUS"),
+        elapsed_s=seconds(row.get("Elapsed", "")),
+        limit_s=seconds(row.get("Timelimit", "")),
+        printed_efficiency=share(row.get("CPUEff", "")),
+        memory_asked_mib=mebibytes(row.get("ReqMem", "")),
+        printed_memory_efficiency=share(row.get("MemEff", "")),
+        printed_time_efficiency=share(row.get("TimeEff", "")),
+    )
+
+
+# Source: slurmstepd's and srun's messages (src/slurmd/slurmstepd in Slurm's repository), and the
+# file names that sbatch (`slurm-%j.out`), submitit (`123_4_log.out`) and reportseff know.
+
+_ENDS: Final = (
+    (r"oom[-_]kill event|Out Of Memory|Exceeded job memory limit", "OUT_OF_MEMORY"),
+    (r"CANCELLED AT \S+ DUE TO TIME LIMIT", "TIMEOUT"),
+    (r"CANCELLED AT \S+ DUE TO PREEMPTION", "PREEMPTED"),
+    (r"CANCELLED AT \S+ DUE TO NODE FAIL", "NODE_FAIL"),
+    (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT", "CANCELLED"),
+    (r"srun: error: .*Exited with exit code [1-9]", "FAILED"),
+)
+_NAME: Final = re.compile(r"(?:^|[-_.])(\d{1,12}(?:_\d{1,8})?)(?:_\d+)?(?:_log)?\.(?:out|err|log)$")
+
+
+def read_logs(files: Mapping[str, str]) -> list[Job]:
+    """One for every job that a file is named after, in the order of the names; `files`: its text.
+
+    The state is empty if Slurm wrote nothing, as at the end of a job that ended well.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(files):
+        if job_id := job_id_from_name(name):
+            ends = (word for pattern, word in _ENDS if re.search(pattern, files[name]))
+            found[job_id] = found.get(job_id) or next(ends, "")
+    return [Job(source="log", id=job_id, state=state) for job_id, state in found.items()]
+
+
+def job_id_from_name(name: str) -> str:
+    """`slurm-123.out`, `slurm-123_4.out`, `123_4_0_log.err`, `train_123.log`; empty for others."""
+    found = _NAME.search(name)
+    return found[1] if found else ""

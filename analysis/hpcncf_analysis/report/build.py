@@ -24,6 +24,7 @@ from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.diagnose import diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
+from hpcncf_analysis.diagnosis.predictions import read_predictions, score
 from hpcncf_analysis.quality import at_equal_epochs
 from hpcncf_analysis.report import html as rendering
 from hpcncf_analysis.report.section import (
@@ -79,6 +80,7 @@ BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
     "warnings": runs.build_warnings,
     "environment": conditions.build,
     "definitions": conditions.build_definitions,
+    "predicted": causes.build_predictions,
     "next": next_request.build,
 }
 
@@ -158,6 +160,7 @@ def gather_data(
         alerts=[*alerts, *failed, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
         written=written,
+        score=score(read_predictions(paths), found.runs),
         paths=paths,
         quality=quality,
     )
