@@ -91,8 +91,6 @@ class Prediction:
     """The laws it rests on."""
     runs: int = 0
     """Of the configuration itself; 0: it was predicted."""
-    without_it: Prediction | Refusal | None = None
-    """What the other configurations alone would predict of one that was run."""
 
 
 @dataclass(frozen=True)
@@ -529,11 +527,12 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Refu
     known = measured_points(completed_runs(runs))
     errors, _ = predict_held_out(known)
     measured = {one.point.key: one for one in known}
-    found: list[Prediction | Refusal] = []
-    for point in asked_points(runs, asked):
-        answer, one = predict_point(point, known, errors), measured.get(point.key)
-        found.append(prediction_of_measured(one, known, answer) if one else answer)
-    return found
+    return [
+        figures_of_run(measured[point.key], known)
+        if point.key in measured
+        else predict_point(point, known, errors)
+        for point in asked_points(runs, asked)
+    ]
 
 
 def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
@@ -547,14 +546,12 @@ def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
 def predict_point(
     point: Point, known: Sequence[Measured], errors: Sequence[HeldOut]
 ) -> Prediction | Refusal:
-    """By the other configurations, whether it was run or not."""
     if not known:
         return Refusal(point.label, "no completed run of these results has a speed")
-    others = [one for one in known if one.point.key != point.key]
-    step = predict_step(point, others)
+    step = predict_step(point, known)
     if isinstance(step, Refusal):
         return step
-    ends = interval(point, others, [each for each in errors if each.one.point.key != point.key])
+    ends = interval(point, known, errors)
     # Instances of an epoch, and what it takes beside its steps, from runs on the same data.
     same = [one for one in known if one.point.compute == point.compute]
     instances = median(one.instances_per_epoch for one in same)
@@ -573,9 +570,7 @@ def predict_point(
     )
 
 
-def prediction_of_measured(
-    one: Measured, known: Sequence[Measured], without_it: Prediction | Refusal
-) -> Prediction:
+def figures_of_run(one: Measured, known: Sequence[Measured]) -> Prediction:
     return Prediction(
         label=one.point.label,
         seconds_per_epoch=one.seconds_per_epoch,
@@ -586,7 +581,6 @@ def prediction_of_measured(
         **_efficiency(one.point, one.instances_per_s, known),
         phases=one.phases,
         runs=one.runs,
-        without_it=without_it,
     )
 
 
@@ -613,10 +607,10 @@ def describe(one: Prediction | Refusal, command: str) -> str:
         return f"{one.label}\n  no prediction: {one.reason}\n  to know, run it: {run}"
     ends = format_interval(one.low, one.high, format_number)
     if one.runs:
-        figure, last = "it was run", _describe_others(one)
+        figure = "it was run"
         ends = f"{ends} over {one.runs} runs" if ends else "(one run: no interval)"
     else:
-        figure, last = "predicted", f"fitted: {one.basis}"
+        figure = "predicted"
         ends = ends or f"(no interval: fewer than {FEWEST} configurations to hold out)"
     efficiency = "no efficiency: nothing of its settings was run"
     if one.base == one.label:
@@ -632,20 +626,8 @@ def describe(one: Prediction | Refusal, command: str) -> str:
             f"  {figure}: {format_number(one.seconds_per_epoch)} s/epoch {ends}, {speed}, {cost}",
             f"  {efficiency}",
             f"  a step: {parts}",
-            f"  {last}",
+            *([f"  fitted: {one.basis}"] if one.basis else []),
         ]
-    )
-
-
-def _describe_others(one: Prediction) -> str:
-    """What the other runs alone would have predicted of it."""
-    assert one.without_it
-    if isinstance(one.without_it, Refusal):
-        return f"the other runs alone do not support a prediction: {one.without_it.reason}"
-    seconds = one.without_it.seconds_per_epoch
-    return (
-        f"the other runs alone would predict {format_number(seconds)} s/epoch "
-        f"({seconds / one.seconds_per_epoch - 1:+.0%})"
     )
 
 

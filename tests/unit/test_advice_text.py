@@ -22,12 +22,12 @@ from hpcncf_analysis.advice.next_job import (
     judge_job,
     measured_remedies,
 )
-from hpcncf_analysis.advice.request import describe_settings
 from hpcncf_analysis.advice.text import (
     CHOICE_NAMES,
     Conclusion,
     all_rows_table,
     conclude,
+    describe_settings,
 )
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain

@@ -19,6 +19,7 @@ from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
 from hpcncf_analysis.formatting import format_ratio
 from hpcncf_analysis.prices import NO_PRICES, Prices
 from hpcncf_analysis.quality import is_mostly_warmup, worse_models
+from hpcncf_analysis.scaling import distinct
 
 Choice = Literal["recommended", "cheapest", "fastest"]
 CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
@@ -32,7 +33,7 @@ MIN_CORE_YIELD: Final = 0.7
 # A row that beats another by less than this share of its time is no reason to reject the other.
 NEAR: Final = 0.1
 # Three and three repeats that do not overlap: chance alone does that once in 20 times.
-MAX_CHANCE: Final = 1 / 20
+MIN_ODDS: Final = 20
 MILLION: Final = 1e6
 
 T = TypeVar("T")
@@ -90,11 +91,6 @@ def speed_range(one: Configuration) -> tuple[float, float]:
 def mostly_disturbed(compared: Sequence[Configuration]) -> bool:
     rows = [row for one in compared for row in one.rows]
     return sum(map(is_disturbed, rows)) > len(rows) / 2
-
-
-def distinct_cpu_models(compared: Sequence[Configuration]) -> list[str]:
-    """Speeds on different models do not compare."""
-    return sorted({row["cpu_model"] for one in compared for row in one.rows if row["cpu_model"]})
 
 
 def within_price_limit(
@@ -201,7 +197,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The table, and the three rows worth a choice."""
+    """The table, and the three rows worth a choice; None where no row is judged."""
 
     unit: Literal["run", "million instances"]
     work: str
@@ -210,33 +206,59 @@ class Judgement:
     """Every configuration with a time, the quickest first."""
     min_efficiency: float
     """CPU efficiency that a recommendation must reach; not asked of runs with GPUs."""
-    cheapest: Judged | None
-    """None if no row is judged."""
-    fastest: Judged | None
-    recommended: Judged | None
-    """The fastest row that is worth its cost, efficient enough, and has no open cause."""
-    to_repeat: tuple[Judged, ...]
-    """Rows that ran too briefly, and may be better than the rows that were judged."""
     prices: Prices = NO_PRICES
     """Of the site; empty unless every row has one."""
 
-    def chosen(self, choice: Choice) -> Judged | None:
-        chosen: Judged | None = getattr(self, choice)
-        return chosen
+    @cached_property
+    def judged(self) -> list[Judged]:
+        return [row for row in self.rows if row.standing == "judged"]
 
     @property
-    def judged(self) -> tuple[Judged, ...]:
-        return tuple(row for row in self.rows if row.standing == "judged")
+    def cheapest(self) -> Judged | None:
+        return min(self.judged, key=lambda row: (row.cost, row.seconds), default=None)
 
     @property
+    def fastest(self) -> Judged | None:
+        return next(iter(self.judged), None)
+
+    @cached_property
     def worth(self) -> list[Judged]:
         """Judged rows that are worth their cost, the quickest first."""
         return within_price_limit(self.judged, lambda row: row.price, lambda row: row.kind)
+
+    @cached_property
+    def recommended(self) -> Judged | None:
+        """The fastest row that is worth its cost, efficient enough, and has no open cause, if no
+        other is clearly as cheap and faster."""
+        for row in self.worth:
+            clearly_beaten = any(
+                other.seconds <= (1 - NEAR) * row.seconds and other.cost <= row.cost
+                for other in self.judged
+            )
+            if row.cause is None and self.is_efficient(row) and not clearly_beaten:
+                return row
+        return None
 
     @property
     def candidate(self) -> Judged | None:
         """The row to work on if none can be recommended: the fastest that is worth its cost."""
         return self.recommended or next(iter(self.worth), None)
+
+    @cached_property
+    def to_repeat(self) -> list[Judged]:
+        """Rows that ran too briefly, and may be better: no other takes half their time or less for
+        no more, by what was measured so far."""
+        rivals = [row for row in self.rows if row.standing in ("judged", "too short")]
+        return [
+            row
+            for row in self.rows
+            if row.standing == "too short"
+            and not any(2 * o.seconds <= row.seconds and o.cost <= row.cost for o in rivals)
+        ]
+
+    def chosen(self, choice: Choice) -> Judged | None:
+        chosen: Judged | None = getattr(self, choice)
+        return chosen
 
     def is_efficient(self, row: Judged) -> bool:
         enough = row.efficiency is not None and row.efficiency >= self.min_efficiency
@@ -275,7 +297,10 @@ def judge(
     for one in measured:
         times = tuple(value for row in one.rows if (value := seconds(row)) is not None)
         standing, reason = _standing(one, measured, worse, diagnoses)
-        cause = _open_cause(one, diagnoses or {}, outcomes or {}) if standing == "judged" else None
+        found = agreed_diagnosis(one, diagnoses or {}) if standing == "judged" else None
+        cause = found.primary if found else None
+        if cause and (one.key, cause.cause) in (outcomes or {}):
+            cause = None
         price = hourly[one.key] if priced else None
         rows.append(Judged(one, times, standing, reason, cause, hourly=price))
     rows.sort(key=lambda row: (row.seconds, row.cost, row.label))
@@ -286,13 +311,7 @@ def judge(
         if row.standing == "judged" and (best is None or row.cost < best.cost):
             best = row
     known = prices if prices and priced else NO_PRICES
-    table = Judgement(unit, work, tuple(placed), min_efficiency, None, None, None, (), known)
-    judged = list(table.judged)
-    if judged:
-        cheapest = min(judged, key=lambda row: (row.cost, row.seconds))
-        recommended = next((row for row in table.worth if _suits(row, table)), None)
-        table = replace(table, cheapest=cheapest, fastest=judged[0], recommended=recommended)
-    return replace(table, to_repeat=tuple(row for row in placed if _may_be_better(row, table)))
+    return Judgement(unit, work, tuple(placed), min_efficiency, known)
 
 
 def _hourly_price(one: Configuration, prices: Prices | None) -> float | None:
@@ -307,7 +326,9 @@ def _unit(
     """A whole run if all do the same work; else a million instances."""
     rows = [row for one in measured for row in one.rows]
     commands = {one.is_command for one in measured}
-    if commands == {True} and (measured[0].by_time or _equal_parameters(rows)):
+    names = {name for row in rows for name in row if name.startswith(PARAMETER)}
+    equal = all(len({repr(row.get(name)) for row in rows}) == 1 for name in names)
+    if commands == {True} and (measured[0].by_time or equal):
         return "run", "one run", lambda row: row["elapsed_s"] or None
     if commands == {False} and len({row.get("data_key") for row in rows}) == 1:
         epochs = epochs or max(row.get("epochs") or 0 for row in rows)
@@ -319,11 +340,6 @@ def _unit(
         "a million instances",
         lambda row: MILLION / row["instances_per_s"] if row["instances_per_s"] else None,
     )
-
-
-def _equal_parameters(rows: Sequence[Mapping[str, Any]]) -> bool:
-    names = {name for row in rows for name in row if name.startswith(PARAMETER)}
-    return all(len({repr(row.get(name)) for row in rows}) == 1 for name in names)
 
 
 def _standing(
@@ -378,30 +394,6 @@ def agreed_diagnosis(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | No
     return next(diagnosis for diagnosis in known if outcome(diagnosis) == commonest)
 
 
-def _open_cause(one: Configuration, diagnoses: Diagnoses, outcomes: Outcomes) -> Finding | None:
-    found = agreed_diagnosis(one, diagnoses)
-    if found is None or found.primary is None or (one.key, found.primary.cause) in outcomes:
-        return None
-    return found.primary
-
-
-def _suits(row: Judged, table: Judgement) -> bool:
-    """Whether to recommend a row: no other is clearly as cheap and faster."""
-    clearly_beaten = any(
-        other.seconds <= (1 - NEAR) * row.seconds and other.cost <= row.cost
-        for other in table.judged
-    )
-    return row.cause is None and table.is_efficient(row) and not clearly_beaten
-
-
-def _may_be_better(row: Judged, table: Judgement) -> bool:
-    """Whether a row that was too short is worth repeating: no other takes half its time or less for
-    no more, by what was measured so far."""
-    rivals = [other for other in table.rows if other.standing in ("judged", "too short")]
-    hopeless = any(2 * other.seconds <= row.seconds and other.cost <= row.cost for other in rivals)
-    return row.standing == "too short" and not hopeless
-
-
 ConfidenceLevel = Literal["settled", "likely", "not settled", "one run", "alone", "not run"]
 
 
@@ -425,48 +417,47 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
         rival, by_speed = quick[0], True
     if rival is None:
         return Confidence("alone", "Nothing to compare with: another may be better.")
-    compared, repeats = [row.one, rival.one], (len(row.times), len(rival.times))
-    models = distinct_cpu_models(compared)
+    rows, repeats = [*row.one.rows, *rival.one.rows], (len(row.times), len(rival.times))
+    models = distinct(rows, "cpu_model")
     if len(models) > 1:
         text = f"it and {rival.label} ran on different CPU models ({'; '.join(models)})"
         return Confidence("not settled", f"Not settled: {text}.")
-    if mostly_disturbed(compared):
+    if mostly_disturbed([row.one, rival.one]):
         text = f"other processes disturbed most runs of it and of {rival.label}"
         return Confidence("not settled", f"Not settled: {text}.")
     if min(repeats) < 2:
         text = f"it and {rival.label} need more than one run each (repeats: 3 in the job file)"
         return Confidence("one run", f"Not repeated: {text}.")
-    ratio = _ratio(rival.times, row.times)
+    ratio, what = _ratio(rival.times, row.times), "time"
     if not by_speed:
-        gpus = row.on_gpus and rival.on_gpus
+        what, gpus = "cost", row.on_gpus and rival.on_gpus
         costs = [
             each.hourly or (allocated_gpus(each.one) if gpus else each.one.cores)
             for each in (rival, row)
         ]
         ratio = ratio.times(costs[0] / costs[1])
-    what = "time" if by_speed else "cost"
     interval = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
     if ratio.overlaps:
         again = 3 if min(repeats) < 3 else 2 * min(repeats)
         text = f"its repeats and those of {rival.label} overlap in {what} ({interval})"
         return Confidence("not settled", f"Not settled: {text}; repeats: {again} would settle it.")
-    odds = 1 / separation_by_chance(*repeats)
+    odds = orders_of_repeats(*repeats)
     text = (
         f"its repeats do not overlap those of {rival.label} in {what} ({interval}); chance alone "
-        f"does that once in {odds:.0f} times"
+        f"does that once in {odds} times"
     )
     extrapolated = any(r.get("max_steps") or r.get("epoch_extrapolated") for r in row.one.rows)
-    disturbed = sum(map(is_disturbed, [*row.one.rows, *rival.one.rows]))
-    unsure = odds < 1 / MAX_CHANCE or extrapolated or disturbed
-    level: ConfidenceLevel = "likely" if unsure else "settled"
+    disturbed = sum(map(is_disturbed, rows))
     if extrapolated:
         text += "; its epochs were cut short (max_steps), so the time is extrapolated"
     if disturbed:
         text += f"; other processes were busy on the cores of {disturbed} of these runs"
+    unsure = odds < MIN_ODDS or extrapolated or disturbed
+    level: ConfidenceLevel = "likely" if unsure else "settled"
     return Confidence(level, f"{level.capitalize()}: {text}.")
 
 
-def separation_by_chance(repeats: int, others: int) -> float:
-    """The chance that all of one lie above all of the other if both were equal: one of the equally
-    likely orders, 1 / C(n + m, n) (the exact one-sided rank-sum test)."""
-    return 1 / comb(repeats + others, repeats)
+def orders_of_repeats(repeats: int, others: int) -> int:
+    """C(n + m, n) equally likely orders if both were equal: in one of them all of one lie above all
+    of the other (the exact one-sided rank-sum test)."""
+    return comb(repeats + others, repeats)

@@ -48,7 +48,7 @@ from hpcncf_analysis.advice.request import (
 )
 from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.diagnosis import format
-from hpcncf_analysis.diagnosis.evidence import Cause, Gain
+from hpcncf_analysis.diagnosis.evidence import Cause
 from hpcncf_analysis.formatting import (
     format_core_time,
     format_cores,
@@ -249,8 +249,8 @@ class Change:
 
     job: JobSpec
     request: Request
-    text: str
-    """What was changed and why, and what is predicted; a sentence."""
+    reasons: Sequence[str]
+    """What was changed and why, and what is predicted; how to submit what was measured."""
     before: Mapping[str, Any]
     """The settings as they were measured, dotted."""
 
@@ -258,49 +258,31 @@ class Change:
 def build_change(
     row: Judged, job: JobSpec, planned: Resources, request: Request, diagnoses: Diagnoses
 ) -> Change | None:
-    """The job with the remedy of the row's open cause, or with the cores that it used; None if
-    nothing is to be changed."""
+    """The job with the remedy of the row's open cause, or with the cores that it used.
+
+    None if nothing is to be changed, the settings exclude each other, or are as they were. Memory
+    is no less than before, and the time holds if the change slows the run down.
+    """
+    changes: dict[str, Any] = {}
+    gain = None
     if row.cause and row.cause.changes:
+        changes, gain = dict(row.cause.changes), row.cause.gain
         why = f"the remedy of {row.cause.cause}"
-        return _changed_job(job, planned, request, row.cause.changes, why, row.cause.gain)
-    found = agreed_diagnosis(row.one, diagnoses)
-    hidden = found and found.primary and found.primary.cause in CAUSES_HIDING_NEED
-    fewer = None if hidden else fewer_cores(row.one)
-    if fewer is None:
-        return None
-    changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
-    threads = job.training.threads
-    changes |= {"training.threads": "auto"} if threads != "auto" and threads > fewer else {}
-    used = format_cores(row.one.median("cores_used"))
-    why = f"because {used} of {pluralize(row.one.cores, 'core')} were used"
-    return _changed_job(job, planned, request, changes, why, None)
-
-
-def fewer_cores(one: Configuration) -> int | None:
-    """Cores for each rank that hold what was used; None if that is no fewer, or not known."""
-    used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
-    if used is None or efficiency is None or efficiency >= IDLE_EFFICIENCY:
-        return None
-    fewer = max(ceil(used / one.ranks - NO_CORE), 1)
-    return fewer if fewer * one.ranks < one.cores and not mostly_disturbed([one]) else None
-
-
-def _changed_job(
-    job: JobSpec,
-    planned: Resources,
-    request: Request,
-    changes: Mapping[str, Any],
-    why: str,
-    gain: Gain | None,
-) -> Change | None:
-    """None if the settings exclude each other, or are as they were. Memory is no less than before,
-    and the time holds if the change slows the run down."""
+    else:
+        found = agreed_diagnosis(row.one, diagnoses)
+        hidden = found and found.primary and found.primary.cause in CAUSES_HIDING_NEED
+        fewer = None if hidden else fewer_cores(row.one)
+        if fewer is None:
+            return None
+        changes["resources.cpus_per_task"] = fewer
+        if job.training.threads != "auto" and job.training.threads > fewer:
+            changes["training.threads"] = "auto"
+        used = format_cores(row.one.median("cores_used"))
+        why = f"because {used} of {pluralize(row.one.cores, 'core')} were used"
     changed = _apply_changes(job, changes)
     if changed is None or changed == job:
         return None
     before = {key: _value(job, key) for key in changes}
-    listed = ", ".join(f"{key} {before[key]} → {changes[key]}" for key in changes)
-    predicted = f"; predicted: {format.gain(gain)}" if gain else ""
     cores = request.resources.cores / changed.resources.cores
     slowdown = cores
     if gain:
@@ -313,8 +295,27 @@ def _changed_job(
     resources = changed.resources.model_copy(update=sized)
     memory = f"{request.memory} No less than before, because the change was not measured."
     request = replace(request, resources=resources, expected_s=expected_s, memory=memory)
-    text = f"Not run yet: {listed}, {why}{predicted}."
-    return Change(changed.model_copy(update={"resources": resources}), request, text, before)
+    listed = ", ".join(f"{key} {before[key]} → {changes[key]}" for key in changes)
+    predicted = f"; predicted: {format.gain(gain)}" if gain else ""
+    back = " ".join(f"-s {key}={format_yaml_value(value)}" for key, value in before.items())
+    return Change(
+        job=changed.model_copy(update={"resources": resources}),
+        request=request,
+        reasons=[
+            f"Not run yet: {listed}, {why}{predicted}.",
+            f"To submit what was measured instead: {back}.",
+        ],
+        before=before,
+    )
+
+
+def fewer_cores(one: Configuration) -> int | None:
+    """Cores for each rank that hold what was used; None if that is no fewer, or not known."""
+    used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
+    if used is None or efficiency is None or efficiency >= IDLE_EFFICIENCY:
+        return None
+    fewer = max(ceil(used / one.ranks - NO_CORE), 1)
+    return fewer if fewer * one.ranks < one.cores and not mostly_disturbed([one]) else None
 
 
 def _apply_changes(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
@@ -381,45 +382,30 @@ def build_advice(
     if epochs and run.training:
         training = job.training.model_copy(update={"epochs": epochs})
         job = job.model_copy(update={"training": training})
+    reasons = [
+        f"Measured: {row.label}, {format_duration(row.seconds)} and "
+        f"{format_core_time(row.core_h)} for {table.work}."
+    ]
     changed = None
-    alone = len(table.rows) == 1
-    if not as_measured and choice == "recommended" and (table.recommended is None or alone):
+    is_open = table.recommended is None or len(table.rows) == 1
+    if choice == "recommended" and is_open and not as_measured:
         changed = build_change(row, job, run.resources, request, diagnoses or {})
         known = {planned.of(each.one) for each in table.rows}
         if changed and planned.configuration(changed.job) in known:
             changed = None
     if changed:
         job, request = changed.job, changed.request
+        reasons += changed.reasons
+    elif row is not table.recommended and purpose == "next":
+        reasons.append(f"Not recommended: {why_not(row, table)}.")
     confidence = NOT_RUN if changed else assess_confidence(row, choice, table)
     total = ""
     if request.core_hours is not None and job.repeats > 1:
         total = f" In all {format_core_time(request.core_hours * job.repeats)}."
-    warning = []
-    if row is not table.recommended and purpose == "next" and not changed:
-        warning = [f"Not recommended: {why_not(row, table)}."]
-    return Advice(
-        purpose=purpose,
-        chosen=row,
-        job=job,
-        sbatch=format_sbatch_lines(job, planned.site),
-        confidence=confidence,
-        changed=changed,
-        reasons=[
-            f"Measured: {row.label}, {format_duration(row.seconds)} and "
-            f"{format_core_time(row.core_h)} for {table.work}.",
-            *([changed.text, _way_back(changed)] if changed else []),
-            *warning,
-            confidence.text,
-            *([request.sharing] if request.sharing else []),
-            request.time + total,
-            request.memory,
-        ],
-    )
-
-
-def _way_back(changed: Change) -> str:
-    before = (f"-s {key}={format_yaml_value(value)}" for key, value in changed.before.items())
-    return f"To submit what was measured instead: {' '.join(before)}."
+    reasons += [confidence.text, *([request.sharing] if request.sharing else [])]
+    reasons += [request.time + total, request.memory]
+    sbatch = format_sbatch_lines(job, planned.site)
+    return Advice(purpose, row, job, sbatch, confidence, changed, reasons)
 
 
 def why_not(row: Judged, table: Judgement) -> str:
@@ -474,21 +460,15 @@ def build_repeat(table: Judgement, planned: PlannedJob) -> Advice | None:
         update["points"] = [point for point in points if point]
     job = job.model_copy(update=update)
     core_h = sum(row.one.cores * expected_s / 3600 for row in rows) * job.repeats
-    return Advice(
-        purpose="repeat",
-        chosen=rows[0],
-        job=job,
-        sbatch=format_sbatch_lines(job, planned.site),
-        confidence=NOT_RUN,
-        changed=None,
-        reasons=[
-            f"Too short to judge: {'; '.join(row.label for row in rows)}.",
+    how = "Give the program more work, so that it runs for a minute."
+    if planned.epochs:
+        how = (
             f"Each is repeated {job.repeats} times, for about {format_duration(REPEAT_S)} of "
             f"training and evaluation; in all about {format_core_time(core_h)}."
-            if planned.epochs
-            else "Give the program more work, so that it runs for a minute.",
-        ],
-    )
+        )
+    reasons = [f"Too short to judge: {'; '.join(row.label for row in rows)}.", how]
+    sbatch = format_sbatch_lines(job, planned.site)
+    return Advice("repeat", rows[0], job, sbatch, NOT_RUN, None, reasons)
 
 
 @dataclass(frozen=True)
@@ -524,22 +504,19 @@ def write_advice(
     for purpose in purposes:
         stem = "next" if purpose == "next" else f"next-{purpose}"
         job, script = (paths.report / f"{stem}.{ending}" for ending in ("yaml", "sbatch"))
-        advice = advised.get(purpose)
-        _write_or_remove(job, advice.job_yaml if advice else None)
-        text = None
-        if advice and purpose != "repeat":  # which has several points
-            text = _batch_script(job, planned.site, paths.folder.resolve().parent)
-        _write_or_remove(script, text)
+        advice, text = advised.get(purpose), None
         if advice:
+            write_text(job, advice.job_yaml)
+            if purpose != "repeat":  # which has several points
+                text = _batch_script(job, planned.site, paths.folder.resolve().parent)
             written.append(WrittenAdvice(advice, job, script if text else None))
+        else:
+            job.unlink(missing_ok=True)
+        if text:
+            write_text(script, text)
+        else:
+            script.unlink(missing_ok=True)
     return written
-
-
-def _write_or_remove(path: Path, text: str | None) -> None:
-    if text is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_text(path, text)
 
 
 def _batch_script(path: Path, site: Site, results: Path) -> str | None:

@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from hpcncf.collect.resource_columns import PARAMETER
 from hpcncf.job.spec import Resources
-from hpcncf_analysis.configurations import (
-    Configuration,
-    commonest_values,
-    pluralize,
-    varying_settings,
-)
+from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.formatting import format_duration, format_mebibytes, format_percent
 
 Row = Mapping[str, Any]
 
-# Columns that are no keys of a job file, or keys of another name.
-NOT_KEYS: Final = {"batch", "data_title", "data_key", "command", "epochs"}
 # A later run may need a little more than the highest peak of the repeats.
 MEMORY_MARGIN: Final = 0.25
 # hpcncf itself, beside each rank of a command; a command's record does not count it.
@@ -66,50 +58,39 @@ def build_request(one: Configuration, planned: Resources, epochs: int | None = N
         "runs_per_node": 1,
         "mps": planned.mps and max(planned.runs_per_gpu, planned.ranks_per_gpu) > 1,
     }
-    peak = _describe_peak(one.rows)
-    return Request(
-        resources=planned.model_copy(update=sized),
-        expected_s=expected_s,
-        memory=f"Memory: {peak}." if peak else "Memory: as before, because none was measured.",
-        time=_describe_time(one, expected_s, epochs),
-        sharing=_describe_sharing(planned),
-    )
-
-
-def _describe_sharing(planned: Resources) -> str:
-    if planned.side_by_side == 1:
-        return ""
-    if planned.runs_per_gpu == 1:
-        return (
+    memory = "Memory: as before, because none was measured."
+    if mem_gb is not None:
+        peak_mib, beside_mib = _memory_peaks_mib(one.rows)
+        beside = f", {format_mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
+        memory = (
+            f"Memory: the highest peak of a node, {format_mebibytes(peak_mib)}{beside}, and "
+            f"{format_percent(MEMORY_MARGIN)} more."
+        )
+    time = "Time limit: as before, because no epoch's time is known."
+    if expected_s is not None:
+        source, row = "the longest run took", one.rows[0]
+        if row["workload"] != "command":
+            count = pluralize(epochs or row["epochs"], "epoch")
+            source = f"{count} with evaluation and start-up take"
+        time = (
+            f"Time limit: {source} {format_duration(expected_s)}, and "
+            f"{format_percent(TIME_MARGIN)} more, at least {format_duration(LEAST_MARGIN_S)}."
+        )
+    sharing = ""
+    if planned.runs_per_gpu > 1:
+        alone = "-s repeats=1 -s resources.runs_per_gpu=1"
+        alone += " -s resources.mps=false" * planned.mps
+        sharing = (
+            f"Measured with {planned.runs_per_gpu} runs on a GPU, and requested with as many "
+            f"repeats; they may be other runs as well. A single run ({alone}) pays for the whole "
+            "GPU."
+        )
+    elif planned.side_by_side > 1:
+        sharing = (
             f"Measured with {planned.side_by_side} runs side by side. This requests one, on as "
             "many cores as it had."
         )
-    alone = "-s repeats=1 -s resources.runs_per_gpu=1" + " -s resources.mps=false" * planned.mps
-    return (
-        f"Measured with {planned.runs_per_gpu} runs on a GPU, and requested with as many repeats; "
-        f"they may be other runs as well. A single run ({alone}) pays for the whole GPU."
-    )
-
-
-def _describe_peak(rows: Sequence[Row]) -> str:
-    """`the highest peak of a node, 400 MiB, and 25 % more`; empty if none was measured."""
-    peak_mib, beside_mib = largest_memory_peak_mib(rows), _hpcncf_memory_mib(rows)
-    if peak_mib is None:
-        return ""
-    beside = f", {format_mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
-    more = format_percent(MEMORY_MARGIN)
-    return f"the highest peak of a node, {format_mebibytes(peak_mib)}{beside}, and {more} more"
-
-
-def _describe_time(one: Configuration, expected_s: float | None, epochs: int | None) -> str:
-    if expected_s is None:
-        return "Time limit: as before, because no epoch's time is known."
-    row = one.rows[0]
-    source = "the longest run took"
-    if row["workload"] != "command":
-        source = f"{pluralize(epochs or row['epochs'], 'epoch')} with evaluation and start-up take"
-    margin = f"{format_percent(TIME_MARGIN)} more, at least {format_duration(LEAST_MARGIN_S)}"
-    return f"Time limit: {source} {format_duration(expected_s)}, and {margin}."
+    return Request(planned.model_copy(update=sized), expected_s, memory, time, sharing)
 
 
 def time_limit_min(expected_s: float) -> int:
@@ -142,39 +123,6 @@ def seconds_of_whole_run(row: Row, epochs: int | None = None) -> float | None:
     return float(overhead_s + (epochs or own) * epoch_s)
 
 
-def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str:
-    """The settings of a job file that make this configuration: its ranks and cores, and the others
-    that vary among `among`; of more than five, those that differ from most configurations."""
-    if one.by_hand:
-        return pluralize(one.cores, "core")
-    row, firsts = one.rows[0], [other.rows[0] for other in among]
-    varying = varying_settings(firsts)
-    usual = commonest_values(firsts, varying)
-    varying = [name for name in varying if name not in usual or row.get(name) != usual[name]]
-    names = ["nodes"] if row["nodes"] > 1 else []
-    names += ["tasks_per_node", "cpus_per_task"]
-    names += ["gpus_per_node"] if row["gpus_per_node"] else []
-    names += [name for name in ("loader", "num_workers") if row.get(name) and not usual]
-    names += [name for name in varying if name in row and not name.startswith(PARAMETER)]
-    values = {name: row[name] for name in names if name not in NOT_KEYS}
-    if "batch" in names:
-        per_rank = row.get("batch_size_per_rank") is not None
-        key = "batch_size_per_rank" if per_rank else "global_batch_size"
-        values[key] = row["batch_size_per_rank" if per_rank else "batch"]
-    planned = {
-        key: value for key, value in (row.get("varied") or {}).items() if key not in NOT_ASKED
-    }
-    commonest = commonest_values([first.get("varied") or {} for first in firsts], list(planned))
-    for key, value in planned.items():
-        if key not in commonest or value != commonest[key]:
-            values[key.split(".")[-1]] = value
-    return ", ".join(f"{key}: {format_yaml_value(value)}" for key, value in values.items())
-
-
-# Seeds are repeats, and how long to train is the user's choice: the advice converts to it.
-NOT_ASKED: Final = {"training.seed", "training.epochs"}
-
-
 def format_yaml_value(value: Any) -> str:
     """The value as a job file has it."""
     if isinstance(value, list | tuple):
@@ -187,17 +135,14 @@ def format_yaml_value(value: Any) -> str:
 def memory_to_request_gb(rows: Sequence[Row]) -> float | None:
     """GB of a node for a run like these: the largest peak, hpcncf beside a command, and the margin,
     rounded up to a tenth; Slurm's GB has 1024 MiB. None if no peak was measured."""
-    peak_mib = largest_memory_peak_mib(rows)
+    peak_mib, beside_mib = _memory_peaks_mib(rows)
     if peak_mib is None:
         return None
-    return ceil((peak_mib + _hpcncf_memory_mib(rows)) * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
+    return ceil((peak_mib + beside_mib) * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
 
 
-def largest_memory_peak_mib(rows: Sequence[Row]) -> float | None:
-    """MiB on the node with the most, the largest of the repeats."""
-    return max((row["memory_peak_mib"] for row in rows if row["memory_peak_mib"]), default=None)
-
-
-def _hpcncf_memory_mib(rows: Sequence[Row]) -> float:
-    row = rows[0]
-    return HPCNCF_MIB * row["tasks_per_node"] if row["workload"] == "command" else 0.0
+def _memory_peaks_mib(rows: Sequence[Row]) -> tuple[float | None, float]:
+    """On the node with the most, the largest of the repeats; of hpcncf beside a command."""
+    peak_mib = max((row["memory_peak_mib"] for row in rows if row["memory_peak_mib"]), default=None)
+    is_command = rows[0]["workload"] == "command"
+    return peak_mib, HPCNCF_MIB * rows[0]["tasks_per_node"] if is_command else 0.0

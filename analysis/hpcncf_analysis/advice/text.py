@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from hpcncf.collect.resource_columns import PARAMETER
 from hpcncf_analysis.advice.judge import (
     CHOICES,
     Choice,
@@ -15,11 +16,16 @@ from hpcncf_analysis.advice.judge import (
     Outcomes,
     agreed_diagnosis,
     assess_confidence,
-    distinct_cpu_models,
 )
 from hpcncf_analysis.advice.next_job import Advice, why_not
-from hpcncf_analysis.advice.request import describe_settings, memory_to_request_gb
-from hpcncf_analysis.configurations import Configuration, Table, pluralize
+from hpcncf_analysis.advice.request import format_yaml_value, memory_to_request_gb
+from hpcncf_analysis.configurations import (
+    Configuration,
+    Table,
+    commonest_values,
+    pluralize,
+    varying_settings,
+)
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import Cause, Finding
 from hpcncf_analysis.formatting import (
@@ -36,6 +42,7 @@ from hpcncf_analysis.formatting import (
 from hpcncf_analysis.packing import TITLE, curves
 from hpcncf_analysis.prices import is_faster_worth_it, priced_rows
 from hpcncf_analysis.quality import best_quality, evaluation_task, quality, quality_metric
+from hpcncf_analysis.scaling import distinct
 
 # More configurations than these are given by their number.
 MAX_NAMED: Final = 3
@@ -50,8 +57,10 @@ CHOICE_NAMES: Final[dict[Choice, str]] = {
     "recommended": "recommended",
     "fastest": "fastest",
 }
-# If the site has prices, by which costs are compared.
-LEAST_COST: Final = "least cost"
+# Columns that are no keys of a job file, or keys of another name.
+NOT_KEYS: Final = {"batch", "data_title", "data_key", "command", "epochs"}
+# Seeds are repeats, and how long to train is the user's choice: the advice converts to it.
+NOT_ASKED: Final = {"training.seed", "training.epochs"}
 CAUSE_DESCRIPTIONS: Final[Mapping[Cause, str]] = {
     "one_core_confinement": "it may use fewer cores than it was allocated",
     "oversubscribed": "it runs more threads than it has cores",
@@ -119,24 +128,16 @@ def conclude(
         facts += [f"And {pluralize(more, 'command')} more, in the table."] if more > 0 else []
         return Conclusion(f"{len(configurations)} different commands, not compared.", facts=facts)
     answer, cause = explain_cause(table, found, measured)
-    headline = [*_repeat(table, advised or {}), *_recommendation(table, configurations)]
-    if table.recommended is None and table.candidate:
-        headline += _nothing_recommended(table.candidate, table, measured, advised or {})
-    return Conclusion(
-        sentence=" ".join(headline),
-        choices=choices_table(table),
-        note=f"Time and core time are for {table.work}."
-        + " Only runs that were long enough to judge are chosen." * bool(table.to_repeat),
-        answer=answer,
-        facts=[
-            *_saving(table, base),
-            *_fastest(table),
-            *_hardware_worth_its_price(table),
-            *_excluded(table),
-            *_packing_hint(configurations),
-        ],
-        cause=cause,
-    )
+    headline = describe_recommendation(table, configurations, measured, advised or {})
+    note = f"Time and core time are for {table.work}."
+    if table.to_repeat:
+        note += " Only runs that were long enough to judge are chosen."
+    facts = [*compare_choices(table, base), *describe_excluded(table)]
+    if curves(row for one in configurations for row in one.rows):
+        facts.append(
+            f"This is about a single run. For how many runs to share a node or GPU see “{TITLE}”."
+        )
+    return Conclusion(" ".join(headline), choices_table(table), note, answer, facts, cause)
 
 
 def _usage(one: Configuration) -> str:
@@ -155,33 +156,77 @@ def name_rows(rows: Sequence[Judged]) -> str:
     return " and ".join(row.label for row in rows)
 
 
-def _repeat(table: Judgement, advised: Mapping[str, tuple[Advice, str]]) -> list[str]:
-    """First of all: what was too short to judge, and how to repeat it."""
-    if not table.to_repeat:
-        return []
-    verb = "it was" if len(table.to_repeat) == 1 else "they were"
-    first = (
-        f"Repeat {name_rows(table.to_repeat)} with longer runs: {verb} too short to judge "
-        f"({table.to_repeat[0].reason})."
-    )
-    if "repeat" not in advised:
-        return [first]
-    advice, path = advised["repeat"]
-    return [first, f"{advice.reasons[-1]} Submit it with `hpcncf submit {path}`."]
-
-
-def _recommendation(table: Judgement, configurations: Sequence[Configuration]) -> list[str]:
+def describe_recommendation(
+    table: Judgement,
+    configurations: Sequence[Configuration],
+    outcomes: Outcomes,
+    advised: Mapping[str, tuple[Advice, str]],
+) -> list[str]:
+    """What was too short to judge and how to repeat it; what to ask for, or why nothing yet."""
+    sentences = []
+    if table.to_repeat:
+        verb = "it was" if len(table.to_repeat) == 1 else "they were"
+        sentences.append(
+            f"Repeat {name_rows(table.to_repeat)} with longer runs: {verb} too short to judge "
+            f"({table.to_repeat[0].reason})."
+        )
+        if "repeat" in advised:
+            advice, path = advised["repeat"]
+            sentences.append(f"{advice.reasons[-1]} Submit it with `hpcncf submit {path}`.")
     row = table.recommended
+    if row:
+        until = "Of the runs that were long enough: ask" if table.to_repeat else "Ask"
+        settings = describe_settings(row.one, configurations)
+        busy = ""
+        if row.efficiency is not None:
+            busy = f", and keeps {format_percent(row.efficiency)} of its cores busy"
+        takes = f"{row.label} {_takes(row, table)} for {table.work}{busy}"
+        sentences.append(f"{until} for {settings}. {takes}.")
+        sure = assess_confidence(row, "recommended", table)
+        return [*sentences, *([] if sure.level == "settled" else [sure.text])]
+    row = table.candidate
     if row is None:
-        return []
-    until = "Of the runs that were long enough: ask" if table.to_repeat else "Ask"
-    settings = describe_settings(row.one, configurations)
-    busy = ""
-    if row.efficiency is not None:
-        busy = f", and keeps {format_percent(row.efficiency)} of its cores busy"
-    sentence = f"{until} for {settings}. {row.label} {_takes(row, table)} for {table.work}{busy}."
-    sure = assess_confidence(row, "recommended", table)
-    return [sentence, *([] if sure.level == "settled" else [sure.text])]
+        return sentences
+    why = f"of {row.label}, {why_not(row, table)}."
+    if row.cause:
+        cause = f"{CAUSE_DESCRIPTIONS[row.cause.cause]} ({row.cause.cause})."
+        why = f"{row.label} loses {format.cost(row.cause)}: {cause}"
+    sentences.append(f"No configuration is recommended yet: {why}")
+    if row.cause:
+        sentences.append(describe_remedy(row.key, row.cause, outcomes))
+    if "next" in advised and advised["next"][0].changed:
+        advice, path = advised["next"]
+        sentences.append(f"{advice.reasons[1]} Submit it with `hpcncf submit {path}`.")
+    return sentences
+
+
+def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str:
+    """The settings of a job file that make this configuration: its ranks and cores, and the others
+    that vary among `among`; of more than five, those that differ from most configurations."""
+    if one.by_hand:
+        return pluralize(one.cores, "core")
+    row, firsts = one.rows[0], [other.rows[0] for other in among]
+    varying = varying_settings(firsts)
+    usual = commonest_values(firsts, varying)
+    varying = [name for name in varying if name not in usual or row.get(name) != usual[name]]
+    names = ["nodes"] if row["nodes"] > 1 else []
+    names += ["tasks_per_node", "cpus_per_task"]
+    names += ["gpus_per_node"] if row["gpus_per_node"] else []
+    names += [name for name in ("loader", "num_workers") if row.get(name) and not usual]
+    names += [name for name in varying if name in row and not name.startswith(PARAMETER)]
+    values = {name: row[name] for name in names if name not in NOT_KEYS}
+    if "batch" in names:
+        per_rank = row.get("batch_size_per_rank") is not None
+        key = "batch_size_per_rank" if per_rank else "global_batch_size"
+        values[key] = row["batch_size_per_rank" if per_rank else "batch"]
+    planned = {
+        key: value for key, value in (row.get("varied") or {}).items() if key not in NOT_ASKED
+    }
+    commonest = commonest_values([first.get("varied") or {} for first in firsts], list(planned))
+    for key, value in planned.items():
+        if key not in commonest or value != commonest[key]:
+            values[key.split(".")[-1]] = value
+    return ", ".join(f"{key}: {format_yaml_value(value)}" for key, value in values.items())
 
 
 def _takes(row: Judged, table: Judgement) -> str:
@@ -193,26 +238,6 @@ def _takes(row: Judged, table: Judgement) -> str:
 def format_gpu_time(gpu_h: float | None) -> str:
     """In GPU-seconds below a tenth of a GPU-hour."""
     return format_core_time(gpu_h).replace("core", "GPU")
-
-
-def _nothing_recommended(
-    row: Judged,
-    table: Judgement,
-    outcomes: Outcomes,
-    advised: Mapping[str, tuple[Advice, str]],
-) -> list[str]:
-    if row.cause:
-        why = f"loses {format.cost(row.cause)}: {CAUSE_DESCRIPTIONS[row.cause.cause]}"
-        sentences = [
-            f"No configuration is recommended yet: {row.label} {why} ({row.cause.cause}).",
-            describe_remedy(row.key, row.cause, outcomes),
-        ]
-    else:
-        sentences = [f"No configuration is recommended yet: of {row.label}, {why_not(row, table)}."]
-    if "next" in advised and advised["next"][0].changed:
-        advice, path = advised["next"]
-        sentences.append(f"{advice.reasons[1]} Submit it with `hpcncf submit {path}`.")
-    return sentences
 
 
 def choices_table(table: Judgement) -> Table | None:
@@ -252,7 +277,8 @@ def all_rows_table(table: Judgement) -> Table | None:
 
 
 def choice_names(table: Judgement) -> dict[Choice, str]:
-    return CHOICE_NAMES | ({"cheapest": LEAST_COST} if table.prices.of_an_hour else {})
+    """With prices costs are compared by them."""
+    return CHOICE_NAMES | ({"cheapest": "least cost"} if table.prices.of_an_hour else {})
 
 
 def _figure_columns(
@@ -282,68 +308,58 @@ def _place(row: Judged, table: Judgement) -> str:
         for choice, name in choice_names(table).items()
         if (chosen := table.chosen(choice)) and chosen.key == row.key
     ]
-    parts += [f"open cause: {row.cause.cause}"] if row.cause else []
-    parts += [f"CPU efficiency below {format_percent(table.min_efficiency)}"] * (
-        not table.is_efficient(row)
-    )
-    parts += [f"beaten by {row.beaten_by}"] if row.beaten_by else []
+    if row.cause:
+        parts.append(f"open cause: {row.cause.cause}")
+    if not table.is_efficient(row):
+        parts.append(f"CPU efficiency below {format_percent(table.min_efficiency)}")
+    if row.beaten_by:
+        parts.append(f"beaten by {row.beaten_by}")
     return "; ".join(parts) or "on the Pareto front"
 
 
 def all_rows_note(table: Judgement) -> str:
-    beaten = sum(row.beaten_by is not None for row in table.judged)
-    more = beaten - MAX_BEATEN
-    models = distinct_cpu_models([row.one for row in table.rows])
-    return " ".join(
-        [
-            f"Time and core time are for {table.work}. On the Pareto front no other configuration "
-            f"takes less time for no more {'money' if table.prices.of_an_hour else 'core-hours'}.",
-            *([f"{more} more that are beaten are left out."] if more > 0 else []),
-            *(
-                [f"They ran on different CPU models ({'; '.join(models)}): the order may change."]
-                if len(models) > 1
-                else []
-            ),
-        ]
-    )
-
-
-def _saving(table: Judgement, base: str | None) -> list[str]:
-    """Against what the job file asks for, or the dearest."""
-    row = table.recommended
-    others = [other for other in table.judged if row and other.key != row.key]
-    if row is None or not others:
-        return []
-    asked = next((other for other in others if other.key == base), None)
-    against = asked or max(others, key=lambda other: other.cost)
-    which = "the job file's own settings" if asked else "the dearest configuration"
-    ratio = f"{format_ratio(row.core_h / against.core_h)} the core time"
-    if row.on_gpus and against.on_gpus:
-        ratio += f" and {format_ratio(row.gpu_h / against.gpu_h)} the GPU time"
-    return [
-        f"{row.label} needs {ratio} and {format_ratio(row.seconds / against.seconds)} the time of "
-        f"{which} ({against.label}, which {_takes(against, table)})."
+    sentences = [
+        f"Time and core time are for {table.work}. On the Pareto front no other configuration "
+        f"takes less time for no more {'money' if table.prices.of_an_hour else 'core-hours'}."
     ]
+    hidden = sum(row.beaten_by is not None for row in table.judged) - MAX_BEATEN
+    if hidden > 0:
+        sentences.append(f"{hidden} more that are beaten are left out.")
+    models = distinct([run for row in table.rows for run in row.one.rows], "cpu_model")
+    if len(models) > 1:
+        sentences.append(
+            f"They ran on different CPU models ({'; '.join(models)}): the order may change."
+        )
+    return " ".join(sentences)
 
 
-def _fastest(table: Judgement) -> list[str]:
-    """Why the fastest is shown beside the recommended one."""
+def compare_choices(table: Judgement, base: str | None) -> list[str]:
+    """What the recommended row saves against what the job file asks for, or the dearest; why the
+    fastest is another; whether faster hardware is worth its price, if the site has prices."""
+    sentences = []
     row, fastest = table.recommended, table.fastest
-    if row is None or fastest is None or row.key == fastest.key:
-        return []
-    return [
-        f"The fastest, {fastest.label}, {_takes(fastest, table)}. It is not recommended: "
-        f"{why_not(fastest, table)}."
-    ]
+    others = [other for other in table.judged if row and other.key != row.key]
+    if row and others:
+        asked = next((other for other in others if other.key == base), None)
+        against = asked or max(others, key=lambda other: other.cost)
+        which = "the job file's own settings" if asked else "the dearest configuration"
+        ratio = f"{format_ratio(row.core_h / against.core_h)} the core time"
+        if row.on_gpus and against.on_gpus:
+            ratio += f" and {format_ratio(row.gpu_h / against.gpu_h)} the GPU time"
+        sentences.append(
+            f"{row.label} needs {ratio} and {format_ratio(row.seconds / against.seconds)} the "
+            f"time of {which} ({against.label}, which {_takes(against, table)})."
+        )
+    if row and fastest and row.key != fastest.key:
+        sentences.append(
+            f"The fastest, {fastest.label}, {_takes(fastest, table)}. It is not recommended: "
+            f"{why_not(fastest, table)}."
+        )
+    rows = [priced for each in table.judged for priced in priced_rows(each.one, table.prices)]
+    return [*sentences, *is_faster_worth_it(rows, table.prices)]
 
 
-def _hardware_worth_its_price(table: Judgement) -> list[str]:
-    """Whether the faster GPU or node is worth its price, if the site has prices."""
-    rows = [priced for row in table.judged for priced in priced_rows(row.one, table.prices)]
-    return is_faster_worth_it(rows, table.prices)
-
-
-def _excluded(table: Judgement) -> list[str]:
+def describe_excluded(table: Judgement) -> list[str]:
     """Rows that are not compared for their model's quality, or because a setting has no effect."""
     worse = [row for row in table.rows if row.standing == "worse model"]
     sentences = []
@@ -362,12 +378,6 @@ def _excluded(table: Judgement) -> list[str]:
         )
     inert = dict.fromkeys(row.reason for row in table.rows if row.standing == "no effect")
     return [*sentences, *(f"Not compared: {text.rstrip('.')}." for text in inert)]
-
-
-def _packing_hint(configurations: Sequence[Configuration]) -> list[str]:
-    if not curves(row for one in configurations for row in one.rows):
-        return []
-    return [f"This is about a single run. For how many runs to share a node or GPU see “{TITLE}”."]
 
 
 def explain_cause(
