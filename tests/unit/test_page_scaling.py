@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from test_scaling import row
-from test_scaling_tables import epochs, generated, rank_row, ranked
+from test_scaling_pop import rank
+from test_scaling_tables import epochs, generated, ranked
 
 from hpcncf.cli import report as verb
 from hpcncf.collect.collect import Collected
@@ -68,7 +69,7 @@ def test_nothing_collected_says_nothing() -> None:
 
 
 def test_ranks_efficiencies_come_with_their_definition() -> None:
-    ranks = [rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
+    ranks = [rank(0, 5.0), rank(1, 1.0)]
     parts = pop_parts(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
     assert titles(parts) == ["Where the ranks' efficiency goes"]
     assert "load balance × communication × input" in texts(parts)
