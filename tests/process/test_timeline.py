@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from test_collect_columns import trained
-from test_scaling import row
+from test_configurations import row
 
 from hpcncf.records.schema import Batches, Epoch, TrainingRecord
 from hpcncf_analysis.configurations import group_configurations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from test_configurations import row
 from test_page_parts import material
-from test_scaling import row
 
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.text import conclude

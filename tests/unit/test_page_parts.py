@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_scaling import row
+from test_configurations import row
 
 from hpcncf.collect.collect import Collected
 from hpcncf_analysis.advice.text import Conclusion

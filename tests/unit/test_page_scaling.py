@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from test_scaling import row
-from test_scaling_pop import rank
-from test_scaling_tables import epochs, generated, ranked
+from test_configurations import row
+from test_pop import rank
+from test_scaling import epochs, generated, ranked
 
 from hpcncf.cli import report as verb
 from hpcncf.collect.collect import Collected

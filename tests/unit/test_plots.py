@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
-from test_scaling import row
+from test_configurations import row
 
 from hpcncf.collect.collect import collect
 from hpcncf_analysis.configurations import Configuration, group_configurations

@@ -1,398 +1,327 @@
-"""Medians, speed-up, parallel efficiency and the sentence, against numbers worked by hand."""
+"""Strong and weak scaling, quality and cost as the report says them, worked by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_configurations import row
 
-from hpcncf_analysis.alerts import find_alerts
-from hpcncf_analysis.configurations import (
-    MAX_DRAWN,
-    Configuration,
-    Table,
-    figure_labels,
-    group_by_series,
-    group_configurations,
-    summarize_repeats,
-    with_scaling,
+from hpcncf_analysis.configurations import Table, group_configurations, karp_flatt
+from hpcncf_analysis.quality import describe_time_to_quality, time_to_target, times_to_quality
+from hpcncf_analysis.report.sections.model_quality import time_to_quality_table
+from hpcncf_analysis.report.sections.speed import (
+    cost_table,
+    speedup_figure,
+    strong_table,
+    weak_table,
 )
-from hpcncf_analysis.formatting import (
-    format_core_time,
-    format_duration,
-    format_number,
-    format_percent,
-    select_time_unit,
+from hpcncf_analysis.scaling import (
+    comparison_cautions,
+    comparison_doubts,
+    describe_peaks,
+    law_note,
+    law_table,
+    lines_to_fit,
+    scaling_lines,
+    weak_scaling,
 )
-from hpcncf_analysis.quality import chance_margin
-from hpcncf_analysis.report.sections.compared import format_median_and_range, main_notes, main_table
-from hpcncf_analysis.report.sections.model_quality import quality_note
-from hpcncf_analysis.report.sections.speed import efficiency_against_speed, speedup_figure
+from hpcncf_analysis.usl import Law, relative_speed
 
 
-def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:
-    """A completed run of `ranks` with `cores` each, 100 instances/s and 90 % efficiency."""
-    rate = changes.get("instances_per_s", 100.0)
-    plain = {
-        "run_id": "0123456789ab",
-        "config": f"{loader}-{ranks}-{cores}-{changes.get('num_workers', 0)}",
-        "state": "completed",
-        "retired": False,
-        "stale": None,
-        "workload": "ncf",
-        "by_hand": False,
-        "command": None,
-        "nodes": 1,
-        "tasks_per_node": ranks,
-        "cpus_per_task": cores,
-        "gpus_per_node": 0,
-        "world_size": ranks,
-        "threads": cores,
-        "loader": loader,
-        "num_workers": 0,
-        "batch": 256,
-        "batch_size_per_rank": None,
-        "cores_allocated": float(ranks * cores),
-        "cores_usable": float(ranks * cores),
-        "cores_used": 0.9 * ranks * cores,
-        "cpu_efficiency": 0.9,
-        "cpu_model": "Example CPU",
-        "commit": "abc",
-        "others_cores": 0.0,
-        "slurm_differs": None,
-        "elapsed_s": 100.0,
-        "startup_s": 1.0,
-        "instances_per_s": rate,
-        "seconds_per_epoch": 1000 / rate if rate else None,
-        "core_s_per_epoch": ranks * cores * 1000 / rate if rate else None,
-        "hr10": 0.87,
-        "epoch_extrapolated": False,
-        "unseen_test_rows": 150,
-        "test_rows": 654,
-        "baseline_hr10": 0.9,
-        "mem_gb": 2.0,
-        "memory_peak_mib": 400.0,
-        "memory_efficiency": 400 / 2048,
-        "memory_growth_mib": None,
-    }
-    return plain | changes
+def cells(table: Table | None, label: str) -> dict[str, str]:
+    """A row of the table, by its columns."""
+    (found,) = [each for each in table.rows if each[0] == label]
+    return dict(zip(table.columns, found, strict=True))
 
 
-def by_label(*rows: Any) -> dict[str, Configuration]:
-    return {one.label: one for one in group_configurations(rows)}
+def ranked(ranks: int, rate: float, **changes: Any) -> dict[str, Any]:
+    """So many ranks of one core."""
+    return row(ranks=ranks, instances_per_s=rate, **changes)  # type: ignore[no-any-return]
 
 
-def spread_of(values: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Median, low and high of one configuration's repeats."""
-    rows = [{"config": "a", "loss": value} for value in values]
-    (known,) = summarize_repeats(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
-    return tuple(None if np.isnan(value) else float(value) for value in known)
-
-
-@pytest.mark.parametrize(
-    ("values", "median", "low", "high"),
-    [
-        ([3.0, 1.0, 2.0], 2.0, 1.0, 3.0),
-        ([4.0, 1.0], 2.5, 1.0, 4.0),
-        ([7.0], 7.0, None, None),
-    ],
-)
-def test_a_median_has_an_interval_from_two_repeats_on(
-    values: list[float], median: float, low: float | None, high: float | None
-) -> None:
-    assert spread_of(values) == (median, low, high)
-
-
-@pytest.mark.parametrize("values", [[None], [1.0, None], [None, 1.0, 2.0]])
-def test_a_figure_that_a_repeat_lacks_has_no_median(values: list[float | None]) -> None:
-    assert spread_of(values) == (None, None, None)
-
-
-@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9))
-def test_a_median_lies_in_its_interval(values: list[float]) -> None:
-    middle, low, high = spread_of(values)
-    assert middle is not None
-    if low is not None and high is not None:
-        assert low <= middle <= high
-
-
-def test_speedup_and_parallel_efficiency_by_hand() -> None:
-    """From 2 cores at 100/s to 8 cores at 300/s: 3 times as fast on 4 times the cores."""
-    table = pd.DataFrame(
-        {
-            "series": ["a", "a", "b"],
-            "label": ["eight", "two", "other"],
-            "cores": [8, 2, 1],
-            "ranks": [1, 1, 1],
-            "speed": [300.0, 100.0, None],
-        }
-    )
-    scaled = with_scaling(table).set_index("label")
-    assert scaled["speedup"]["eight"] == 3
-    assert scaled["parallel_efficiency"]["eight"] == 0.75
-    assert scaled["base"]["eight"] == "two"
-    assert scaled["speedup"].isna()["other"], "nothing was measured"
-
-
-def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
-    shown = group_configurations(
-        [
-            row(cores=4, instances_per_s=320.0),
-            row(cores=2, instances_per_s=200.0),
-            row("per_sample", cores=1, instances_per_s=10.0),
-            row("per_sample", ranks=2, instances_per_s=18.0),
-        ]
-    )
-    found = {one.label: one for one in shown}
-    assert found["4 cores · vectorized"].median("speedup") == 1.6
-    assert found["4 cores · vectorized"].median("parallel_efficiency") == 0.8
-    assert found["2 cores · vectorized"].median("speedup") == 1
-    two_ranks = found["2 ranks × 1 core · per_sample"]
-    assert two_ranks.median("parallel_efficiency") == pytest.approx(0.9)
-    assert group_by_series(shown)["per_sample"][0].label == "1 core · per_sample"
-
-
-def test_what_a_table_leaves_open_stands_under_it() -> None:
-    quick = row("batched", cpu_efficiency_peak=None, peak_window_s=10.0)
-    notes = " ".join(main_notes(group_configurations([row(cpu_efficiency_peak=1.0), quick])))
-    assert "One run each" in notes
-    assert "No peak where a run was shorter than its window, 10" in notes
-    several = group_configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
-    notes = " ".join(main_notes(several))
-    assert "Medians over 2 repeats" in notes
-    assert "peak" not in notes
-    many = group_configurations([row(cores=cores) for cores in range(1, 31)])
-    assert "numbers stand for the rows. The figures show the 24 fastest only." in " ".join(
-        main_notes(many)
-    )
-
-
-def test_repeats_of_different_number_are_said_to_be_up_to_the_most() -> None:
-    notes = main_notes(group_configurations([row(), row(), row("batched")]))
-    assert notes[0].startswith("Medians over up to 2 repeats")
-
-
-def test_columns_of_a_group_stand_under_its_name() -> None:
-    table = Table(["configuration", "cores: allocated", "cores: used", "loss"], [])
-    assert table.groups == [("", 1), ("cores", 2), ("", 1)]
-    assert table.names == ["configuration", "allocated", "used", "loss"]
-
-
-def test_a_size_alone_in_its_series_has_no_speedup() -> None:
-    alone = main_table(group_configurations([row(), row("batched")]))
-    assert "speed-up" not in alone.columns
-    pair = [row(), row(cores=2, instances_per_s=150.0), row("batched")]
-    table = main_table(group_configurations(pair))
-    gains = {cells[0]: cells[table.columns.index("speed-up")] for cells in table.rows}
-    assert gains == {
-        "1 core · batched": "–",
-        "1 core · vectorized": "1.00×",
-        "2 cores · vectorized": "1.50×",
-    }
-
-
-@pytest.mark.parametrize(
-    ("core_hours", "text"),
-    [(4.39e-5, "0.158\u202fcore-s"), (2.5, "2.5\u202fcore-h"), (0.0, "0\u202fcore-s"), (None, "–")],
-)
-def test_core_time_is_readable(core_hours: float | None, text: str) -> None:
-    assert format_core_time(core_hours) == text
-
-
-def test_hours_below_each_other_have_the_unit_in_which_the_least_can_be_read() -> None:
-    assert select_time_unit([2.0, 0.0008, None, 0.0]) == ("s", 3600)
-    assert select_time_unit([2.0, 0.1, 0.0, None]) == ("h", 1)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0172, "17.2 ms"), (0.1, "0.1 s"), (0.0, "0 s"), (61.0, "61 s")]
-)
-def test_less_than_a_tenth_of_a_second_is_in_milliseconds(seconds: float, text: str) -> None:
-    assert format_duration(seconds).replace("\u202f", " ") == text
-
-
-def test_nothing_is_less_than_none() -> None:
-    assert format_percent(-0.002) == format_percent(0.0) == "0\u202f%"
-    assert format_percent(-0.02) == "-2\u202f%"
-
-
-def test_repeats_become_one_configuration_with_the_median() -> None:
-    (one,) = group_configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
-    assert one.median("instances_per_s") == 100
-    assert one.figures["instances_per_s_high"] == 140
-    assert format_median_and_range(one, "instances_per_s") == "100\n[90–140]"
-
-
-@pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "running"}, {"retired": True}])
-def test_only_completed_runs_that_are_still_asked_for_count(changes: dict[str, Any]) -> None:
-    assert group_configurations([row(**changes)]) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "label"),
-    [
-        ({}, "1 core · vectorized"),
-        ({"cpus_per_task": 4, "threads": 4}, "4 cores · vectorized"),
-        ({"cpus_per_task": 4, "threads": 1}, "4 cores · 1 thread · vectorized"),
-        ({"tasks_per_node": 2, "world_size": 2}, "2 ranks × 1 core · vectorized"),
-        (
-            {"nodes": 2, "tasks_per_node": 2, "world_size": 4},
-            "2 nodes × 2 ranks × 1 core · vectorized",
-        ),
-        ({"gpus_per_node": 1}, "1 core + 1 GPU · vectorized"),
-        ({"loader": "batched", "num_workers": 2}, "1 core · batched · 2 workers"),
-    ],
-)
-def test_a_label_names_cores_ranks_threads_loader_and_workers(
-    changes: dict[str, Any], label: str
-) -> None:
-    assert list(by_label(row(**changes))) == [label]
-
-
-def test_a_label_names_what_else_varies() -> None:
-    found = by_label(row(config="a", batch=256), row(config="b", batch=1024))
-    assert set(found) == {"1 core · vectorized · batch 256", "1 core · vectorized · batch 1024"}
-
-
-def test_a_label_names_the_launcher_where_it_varies() -> None:
-    found = by_label(row(config="a", launcher="srun"), row(config="b", launcher="torchrun"))
-    assert set(found) == {
-        "1 core · vectorized · launcher srun",
-        "1 core · vectorized · launcher torchrun",
-    }
-
-
-def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
-    one = row(config="a", data_key="1" * 64, data_title=None)
-    other = row(config="b", cores=2, data_key="2" * 64, data_title=None)
-    shown = group_configurations([one, other])
-    assert [found.series for found in shown] == [
-        "vectorized · data 11111111",
-        "vectorized · data 22222222",
+def generated(sigma: float, kappa: float, sizes: Sequence[int] = (1, 2, 4, 8)) -> list[Any]:
+    """Runs made from a known law: nobody measured them. Repeats 1 % apart."""
+    return [
+        ranked(size, 1000 * relative_speed(size, sigma, kappa) * factor, config=f"{size}")
+        for size in sizes
+        for factor in (0.99, 1.0, 1.01)
     ]
 
 
-def test_a_batch_that_grows_with_the_ranks_stays_in_its_series() -> None:
-    one = row(batch=256, batch_size_per_rank=256)
-    two = row(ranks=2, batch=512, batch_size_per_rank=256)
-    shown = group_configurations([one, two])
-    assert {found.series for found in shown} == {"vectorized"}
+@pytest.mark.parametrize(
+    ("speedup", "more", "share"),
+    [(3.0, 4.0, 1 / 9), (4.0, 4.0, 0.0), (1.0, 4.0, 1.0), (5.0, 4.0, -1 / 15), (1.0, 1.0, None)],
+)
+def test_karp_flatts_serial_share_by_hand(speedup: float, more: float, share: float | None) -> None:
+    """3 times as fast on 4 cores: (1/3 - 1/4) / (1 - 1/4) = 1/9."""
+    assert karp_flatt(speedup, more) == pytest.approx(share)
 
 
-def test_many_configurations_are_named_by_number() -> None:
-    few = group_configurations([row(cores=cores) for cores in range(1, 9)])
-    many = group_configurations([row(cores=cores) for cores in range(1, 11)])
-    assert set(figure_labels(few).values()) == {one.label for one in few}
-    assert list(figure_labels(many).values()) == [str(number) for number in range(1, 11)]
-    crowd = group_configurations(
-        [row(cores=cores, instances_per_s=100.0 + cores) for cores in range(1, 41)]
+@given(st.floats(0, 1), st.integers(2, 64))
+def test_karp_flatt_finds_amdahls_serial_share(serial: float, cores: int) -> None:
+    assert karp_flatt(relative_speed(cores, serial, 0.0), cores) == pytest.approx(serial, abs=1e-9)
+
+
+def test_strong_scaling_names_its_base_and_has_an_interval() -> None:
+    """Two ranks 150 of 100: 75 %; repeats 90 to 110 and 150 to 160 leave 1.36 to 1.78 times."""
+    rows = [ranked(1, rate, config="a") for rate in (90.0, 100.0, 110.0)]
+    rows += [ranked(2, rate, config="b") for rate in (150.0, 150.0, 160.0)]
+    seen = cells(strong_table(group_configurations(rows)), "2 ranks × 1 core · vectorized")
+    assert seen["against"] == "1 core · vectorized"
+    assert seen["speed-up"] == "1.50×\n[1.36×–1.78×]"
+    assert seen["parallel efficiency"] == "75\u202f%\n[68\u202f%–89\u202f%]"
+    assert seen["serial share (Karp-Flatt)"] == "33\u202f%\n[12\u202f%–47\u202f%]"
+    assert seen["caution"] == ""
+
+
+def test_a_series_of_one_size_does_not_scale() -> None:
+    alone = group_configurations([row(), row("batched")])
+    assert strong_table(alone) is None
+    assert weak_table(alone) is None
+    assert law_table(alone) is None
+    assert law_note(alone) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "caution"),
+    [
+        ({"cpu_model": "Other CPU"}, "different CPU models (Other CPU against Example CPU)"),
+        ({"hr10": 0.6}, "unequal quality (HR@10 0.600 against 0.870)"),
+        ({"hr10": None}, "the quality of one of them was not evaluated"),
+        ({"cpu_model": None}, ""),
+        ({"gpu_model": "H200"}, ""),
+        ({"hr10": 0.86}, ""),
+    ],
+)
+def test_what_does_not_compare_is_never_compared_without_a_word(
+    changes: dict[str, Any], caution: str
+) -> None:
+    shown = group_configurations([row(), ranked(2, 150.0, **changes)])
+    seen = cells(strong_table(shown), "2 ranks × 1 core · vectorized")
+    assert seen["caution"] == caution
+
+
+def test_gpus_of_two_models_and_repeats_on_two_cpus_are_cautions_too() -> None:
+    base, one = group_configurations([row(gpu_model="H200"), ranked(2, 150.0, gpu_model="A100")])
+    assert comparison_cautions(one, base) == ["different GPU models (A100 against H200)"]
+    (one,) = group_configurations([row(), row(cpu_model="Other CPU")])
+    assert "Example CPU and Other CPU" in " ".join(comparison_cautions(one, one))
+
+
+def test_doubts_stand_above_the_figures() -> None:
+    rows = [row(step_drift=0.3, pause_share=0.0), ranked(2, 150.0, hr10=0.5, outlier=0.6)]
+    quality, outlier, unsteady = comparison_doubts(group_configurations(rows))
+    assert quality.startswith("1 speed-up compare models of unequal quality, as 2 ranks")
+    assert "(0.60× the median): marked, and left in the medians" in outlier
+    assert "unsteady: steps took 30% longer" in unsteady
+    assert comparison_doubts(group_configurations([row(), ranked(2, 150.0)])) == []
+
+
+def test_data_that_grows_with_the_cores_is_weak_scaling() -> None:
+    """Twice the epoch on 2 cores in 12.5 s instead of 10: 80 %, and 1.6 times the work a second."""
+    rows = [
+        row(config="a", data_key="1" * 64, instances_per_epoch=1000, seconds_per_epoch=10.0),
+        ranked(2, 160.0, config="b", data_key="2" * 64, instances_per_epoch=2000),
+    ]
+    (found,) = weak_scaling(group_configurations(rows))
+    assert found.work == "epoch"
+    assert (found.work_ratio, found.time_ratio) == (2, 1.25)
+    assert found.efficiency == pytest.approx(0.8)
+    seen = cells(
+        weak_table(group_configurations(rows)),
+        "2 ranks × 1 core · vectorized · data 22222222",
     )
-    assert len(figure_labels(crowd)) == MAX_DRAWN
-    assert "40" in figure_labels(crowd).values(), "the fastest"
-    table = main_table(many)
-    assert table.rows[9][0] == "10: 10 cores · vectorized"
+    assert seen["work that grows"] == "an epoch's, with the data"
+    assert seen["weak efficiency"] == "80\u202f%"
 
 
-def test_two_standard_errors_by_hand() -> None:
-    """Both 0.5 of 200: sqrt(0.00125 + 0.00125) = 0.05, twice that is 0.1."""
-    one, other = group_configurations(
-        [row(hr10=0.5, test_rows=200), row("batched", hr10=0.5, test_rows=200)]
-    )
-    assert chance_margin(one, other) == pytest.approx(0.1)
-    unknown = group_configurations([row(test_rows=None)])[0]
-    assert chance_margin(one, unknown) is None
+def test_a_batch_that_grows_with_the_ranks_is_weak_scaling_of_a_step() -> None:
+    """An epoch's work stays: that is strong scaling still, and said beside it."""
+    rows = [
+        ranked(ranks, rate, batch=256 * ranks, batch_size_per_rank=256, instances_per_epoch=1000)
+        for ranks, rate in ((1, 100.0), (2, 150.0), (4, 200.0))
+    ]
+    shown = group_configurations(rows)
+    two, four = weak_scaling(shown)
+    assert [each.work for each in (two, four)] == ["step", "step"]
+    assert four.base.label == "1 core · vectorized · batch 256"
+    assert (four.work_ratio, four.time_ratio, four.speedup) == (4, 2, 2)
+    assert (two.efficiency, four.efficiency) == (0.75, 0.5)
+    assert strong_table(shown) is not None
 
 
-def command(text: str, cores: int = 2, name: str | None = None, **changes: Any) -> Any:
-    """A recorded command of 100 s that used 1 core; by default it bears no name but its own."""
-    plain = {
-        "workload": "command",
-        "by_hand": True,
-        "command": text,
-        "varied": {"run.command": name or text},
-        "config": f"{text}-{cores}",
-        "loader": None,
-        "num_workers": None,
-        "instances_per_s": None,
-        "hr10": None,
-        "cores_used": 1.0,
-        "cpu_efficiency": 1 / cores,
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 256},
+        {"batch": 600},
+        {"loader": "batched"},
+        {"data_key": "2" * 64},
+        {"instances_per_s": None},
+    ],
+)
+def test_other_work_is_no_weak_scaling(changes: dict[str, Any]) -> None:
+    first = row(config="a", data_key="1" * 64, batch=256, instances_per_epoch=1000)
+    plain = {"data_key": "1" * 64, "batch": 512, "instances_per_epoch": 1000}
+    rows = [first, row(ranks=2, config="b", **(plain | changes))]
+    assert weak_scaling(group_configurations(rows)) == []
+
+
+def test_a_line_grows_in_one_way_and_holds_each_size_once() -> None:
+    rows = [
+        row(),
+        row(cores=2, config="two cores"),
+        row(ranks=2, config="two ranks"),
+        row(ranks=2, cores=2, config="both"),
+        row(cores=2, threads=1, config="two cores, a thread"),
+        row(ranks=2, nodes=2, tasks_per_node=1, config="two nodes"),
+    ]
+    found = {line.name: line for line in scaling_lines(group_configurations(rows))}
+    assert set(found) == {
+        "1 to 2 ranks × 1 core · vectorized",
+        "1 to 2 ranks × 2 cores · vectorized",
+        "1 to 2 cores · vectorized",
+        "2 ranks × 1 to 2 cores · vectorized",
     }
-    return row(cores=cores, **(plain | changes))
+    ranks = found["1 to 2 ranks × 1 core · vectorized"]
+    assert [one.key for one in ranks.points] == ["vectorized-1-1-0", "two ranks"]
+    assert [one.key for one in ranks.left_out] == ["two nodes"]
+    assert [one.key for one in found["1 to 2 cores · vectorized"].points][1] == "two cores"
 
 
-def test_commands_that_begin_alike_are_no_series() -> None:
-    long = "python train.py --with-a-very-long-list-of-options "
-    shown = group_configurations([command(long + "1"), command(long + "2", cores=4)])
-    assert len({one.series for one in shown}) == 2
-    assert speedup_figure(shown) is None
-    assert efficiency_against_speed(shown) is None
+def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
+    """sigma 0.1, kappa 0.01: N* = sqrt(0.9 / 0.01) = 9.49."""
+    shown = group_configurations(generated(0.1, 0.01))
+    seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert seen["USL: contention σ"].startswith("0.1\n[")
+    assert seen["USL: crosstalk κ"].startswith("0.01\n[")
+    assert seen["USL: fastest size N*"].startswith("9.49\n[")
+    assert seen["used up to"] == "32 ranks"
+    (peak,) = describe_peaks(shown)
+    assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
+    assert peak.endswith("] ranks by the USL, beyond the 8 measured; more makes it slower.")
+    assert seen["caution"] == ""
+    usl = scaling_lines(shown)[0].fit("usl")
+    assert isinstance(usl, Law)
+    assert usl.interval(16) is not None
 
 
-def warned(*rows: Any) -> str:
-    return "\n".join(find_alerts(pd.DataFrame(rows), group_configurations(rows)))
+@pytest.mark.parametrize(("sizes", "bands"), [((1, 2, 4, 8), 1), ((1, 2, 4), 0)])
+def test_a_law_is_drawn_only_where_it_was_fitted(sizes: Sequence[int], bands: int) -> None:
+    drawn = speedup_figure(group_configurations(generated(0.1, 0.01, sizes)))
+    (axes,) = drawn.axes
+    assert len(axes.collections) == bands
 
 
-@pytest.mark.parametrize(
-    ("rows", "words_in_it"),
-    [
-        ([row(cores=5, cores_usable=1.0)], "allocated 5 and could use 1"),
-        ([row(cpu_efficiency=1.3)], "130"),
-        ([row(), row(cpu_model="Other CPU")], "different CPU models"),
-        ([row(), row(commit="def")], "different code"),
-        ([row(stale="made by other code")], "made by other code"),
-        (
-            [row(memory_peak_mib=324.0, mem_gb=0.05, memory_efficiency=6.33)],
-            "mem_gb: 0.05, run 0123456789ab): nothing held it to that here",
-        ),
-        ([row(startup_s=50.0)], "Start-up takes up to 50"),
-        ([row(cores=2, others_cores=1.5)], "1.5 of 2 cores"),
-        ([row()], "ran once"),
-    ],
-)
-def test_what_makes_figures_worth_less_is_said(rows: list[Any], words_in_it: str) -> None:
-    assert words_in_it in warned(*rows)
+def test_a_law_over_two_cpu_models_says_so() -> None:
+    runs = [each | {"cpu_model": "Other"} for each in generated(0.1, 0.01, sizes=(8,))]
+    shown = group_configurations([*generated(0.1, 0.01, sizes=(1, 2, 4)), *runs])
+    seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert seen["caution"] == "different CPU models (Other against Example CPU)"
 
 
-def test_quiet_repeated_runs_raise_no_alert() -> None:
-    assert warned(row(), row(), row()) == ""
+def test_no_fastest_size_is_reported_where_speed_still_grows() -> None:
+    shown = group_configurations(generated(0.1, 0.0))
+    seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert seen["USL: fastest size N*"] == "none up to 32"
+    assert describe_peaks(shown) == []
+    assert seen["Amdahl: serial share"].startswith("10\u202f%")
 
 
-def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
-    note = quality_note([row()])
-    assert note is not None
-    assert "77" in note
-    assert "already does better" in note
-    assert quality_note([row(unseen_test_rows=600)]) is None
-    assert quality_note([row(unseen_test_rows=None)]) is None
-    better = quality_note([row(baseline_hr10=0.5)])
-    assert better is not None
-    assert "already does better" not in better
+def test_a_peak_that_some_resamples_do_not_have_is_open() -> None:
+    """N* = sqrt(0.9 / 0.001) = 30, just within the 32 that the law is used up to."""
+    (peak,) = describe_peaks(group_configurations(generated(0.1, 0.001)))
+    assert "open whether speed peaks: at 30 [" in peak
+    assert "–beyond 32] ranks by the USL" in peak
+    assert "more makes it slower" not in peak
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (96_123.4, "96,100"),
-        (123.4, "123"),
-        (12.36, "12.4"),
-        (0.0314, "0.0314"),
-        (4.39e-5, "0.0000439"),
-        (0.0, "0"),
-    ],
-)
-def test_numbers_have_three_digits(value: float | None, text: str) -> None:
-    assert format_number(value) == text
+def test_too_few_sizes_are_refused_with_the_reason() -> None:
+    shown = group_configurations(generated(0.1, 0.0, sizes=(1, 2)))
+    assert law_table(shown) is None
+    assert law_note(shown) == (
+        "No law is fitted: one needs 4 sizes or more along one line (more ranks, or more cores for "
+        "each), and 2 were measured at most."
+    )
+    longer = [*generated(0.1, 0.0), *(row("batched", cores=cores) for cores in (1, 2))]
+    assert law_note(group_configurations(longer)) == ("No law is fitted to 1 further line.")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "–"), (12.34, "12.3\u202fs"), (130, "2:10 min"), (3700, "1:01:40")]
-)
-def test_durations_are_readable(seconds: float | None, text: str) -> None:
-    assert format_duration(seconds) == text
+def test_speeds_of_no_law_are_refused_by_name() -> None:
+    wild = [ranked(size, rate) for size, rate in ((1, 1.0), (2, 4.0), (4, 1.0), (8, 4.0))]
+    note = law_note(group_configurations(wild))
+    assert note.startswith("No law of 1 to 8 ranks × 1 core · vectorized: the measurements do not")
+    assert law_table(group_configurations(wild)) is None
+
+
+def test_of_a_large_grid_the_longest_lines_have_laws() -> None:
+    grid = [
+        row(ranks=ranks, cores=cores, instances_per_s=100.0 * ranks * cores)
+        for ranks in (1, 2, 3, 4, 5)
+        for cores in range(1, 10)
+    ]
+    found = scaling_lines(group_configurations(grid))
+    kept = lines_to_fit(found)
+    assert (len(found), len(kept)) == (14, 12)
+    assert [len(line.points) for line in kept] == [9] * 5 + [5] * 7
+
+
+def epochs(run_id: str, *hr10: float | None) -> list[dict[str, Any]]:
+    """Epochs of 10 s and half a second of evaluation."""
+    times = {"training_s": 10.0, "evaluation_s": 0.5, "checkpoint_s": 0.0}
+    return [{"run_id": run_id, "hr10": each, **times} for each in hr10]
+
+
+def test_time_to_quality_counts_epochs_and_their_evaluation() -> None:
+    assert time_to_target(epochs("a", 0.7, None, 0.86, 0.9), 0.85) == (31.5, 3)
+    assert time_to_target(epochs("a", 0.7, 0.84), 0.85) is None
+    assert time_to_target([], 0.85) is None
+
+
+def test_a_run_that_never_reaches_the_target_counts_as_longer_than_any() -> None:
+    rows = [row(run_id=name) for name in "abc"]
+    seen = epochs("a", 0.86) + epochs("b", 0.7, 0.86) + epochs("c", 0.7, 0.7)
+    (found,) = times_to_quality(group_configurations(rows), seen, 0.85)
+    assert (found.seconds, found.low, found.high) == (21.0, 10.5, None)
+    assert (found.reached, found.runs, found.epochs) == (2, 3, 2)
+    assert found.core_hours == pytest.approx(21 / 3600)
+    seen = cells(time_to_quality_table([found]), "1 core · vectorized")
+    assert seen["time to quality"] == "21\u202fs\n[10.5\u202fs–never]"
+    assert seen["runs that reached it"] == "2 of 3"
+    assert describe_time_to_quality([found], 0.85) == (
+        "HR@10 0.85: 1 core · vectorized gets there first, after 21\u202fs of training and "
+        "evaluation; 1 of 3 runs never."
+    )
+
+
+def test_most_runs_that_never_arrive_have_no_time() -> None:
+    rows = [row(run_id=name) for name in "abc"]
+    seen = epochs("a", 0.86) + epochs("b", 0.7) + epochs("c", 0.7)
+    (found,) = times_to_quality(group_configurations(rows), seen, 0.85)
+    assert found.seconds is None
+    assert cells(time_to_quality_table([found]), "1 core · vectorized")["time to quality"] == (
+        "most never"
+    )
+    assert (
+        describe_time_to_quality([found], 0.85) == "HR@10 0.85: 1 of 3 runs reached it; no median."
+    )
+    assert times_to_quality(group_configurations(rows), epochs("a", None), 0.85) == []
+    assert describe_time_to_quality([], 0.85).startswith("No run evaluated HR@10")
+
+
+def test_an_epochs_cost_in_core_hours_and_gpu_hours() -> None:
+    plain = row(core_h_per_epoch=0.5, core_hours=2.0, gpu_hours=0.0, gpu_h_per_epoch=0.0)
+    table = cost_table(group_configurations([plain]))
+    assert cells(table, "1 core · vectorized")["an epoch: core-h"] == "0.5"
+    assert "the run: GPU-h" not in (table.columns if table else [])
+    short = row(core_h_per_epoch=0.0008, core_hours=0.15, core_h_per_epoch_low=0.0007)
+    seen = cells(cost_table(group_configurations([short])), "1 core · vectorized")
+    assert (seen["an epoch: core-s"], seen["the run: core-h"]) == ("2.88", "0.15")
+    with_gpu = row(gpu_hours=1.5, gpu_h_per_epoch=0.25)
+    seen = cells(cost_table(group_configurations([with_gpu])), "1 core · vectorized")
+    assert seen["the run: GPU-h"] == "1.5"
+    assert cost_table(group_configurations([row(seconds_per_epoch=None)])) is None

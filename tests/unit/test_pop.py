@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_scaling import row
+from test_configurations import row
 
 from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.pop import Pop, computation_scaling, pop_from_rows, pop_table
