@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
 
 from hpcncf_analysis.diagnosis.evidence import Cause
 
 Label = Cause | Literal["healthy"]
 Need = Literal["two cores", "cpu cgroup", "memory cgroup", "blkio cgroup", "compiler", "gpu"]
+Data = Literal["small", "users", "catalogue", "wide"]
 
-PROGRAMS: Final = Path(__file__).parent / "programs"
-
-DATA: Final[Mapping[str, str]] = {
+FOLDER: Final = Path(__file__).parent
+PROGRAMS: Final = FOLDER / "programs"
+DATA: Final[dict[Data, str]] = {
     "small": "--like frappe",
     "users": "--users 6000 --items 1000 --rows 12000 --test-negatives 300",
     "catalogue": "--users 4000 --items 40000 --rows 40000",
@@ -23,31 +26,10 @@ DATA: Final[Mapping[str, str]] = {
 """Name -> how `hpcncf data prepare synthetic` makes it."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """Started by `hpcncf submit JOB.yaml --cluster local --wait`."""
-
-    settings: Mapping[str, Any]
-    """Dotted, as in `-s`."""
-    data: str | None = None
-    """One of DATA, for our own training."""
-    program: str = ""
-    """A file of `programs/` and its arguments, for a program of the user's own."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Started by `hpcncf run -- COMMAND`."""
-
-    program: str
-    """A file of `programs/` and its arguments; `{file}` stands for a large file, `{cpu}` for the
-    first CPU, `{folder}` for a folder of the suite's."""
-
-
-@dataclass(frozen=True)
-class Beside:
+class Beside(BaseModel):
     """What happens to the job while it runs."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     neighbour: tuple[int, ...] = ()
     """Places among the case's CPUs on which a foreign process is busy all the time."""
     slowed_rank: int | None = None
@@ -60,21 +42,30 @@ class Beside:
     """What it may read from the disk that holds the work."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One job, and what its diagnosis has to be."""
+class Case(BaseModel):
+    """One job, and what its diagnosis has to be: `hpcncf run -- PROGRAM` if `run` names one, else
+    `hpcncf submit JOB.yaml --cluster local --wait`."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     label: Label
     way: str
     """Distinguishes the ways of one cause."""
-    start: Job | Run
-    why: str
+    why: str = ""
     """Why the label is the truth of it."""
-    seconds: int
+    run: str = ""
+    """A file of `programs/` and its arguments; `{file}` stands for a large file, `{cpu}` for the
+    first CPU, `{folder}` for a folder of the suite's."""
+    program: str = ""
+    """The same, for the program of a job file."""
+    data: Data | None = None
+    """For our own training."""
+    settings: dict[str, Any] = {}
+    """Of the job file, dotted as in `-s`."""
+    seconds: int = 1
     """About what it takes on a quiet machine, start-up included."""
     cores: int = 1
     """CPUs that everything of it is bound to from the outside."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: dict[str, str] = {}
     beside: Beside = Beside()
     needs: frozenset[Need] = frozenset()
     short: bool = False
@@ -85,5 +76,21 @@ class Case:
         return f"{self.label}.{self.way}"
 
     @property
+    def words(self) -> list[str]:
+        """Of its program; empty for our own training."""
+        return (self.run or self.program).split()
+
+    @cached_property
     def required(self) -> frozenset[Need]:
         return self.needs | ({"two cores"} if self.cores > 1 else set())
+
+
+def _read_cases() -> list[Case]:
+    named: dict[str, Any] = yaml.safe_load((FOLDER / "cases.yaml").read_text())
+    split = {name: name.partition(".") for name in named}
+    return [
+        Case(label=split[name][0], way=split[name][2], **plain) for name, plain in named.items()
+    ]
+
+
+CASES: Final = _read_cases()

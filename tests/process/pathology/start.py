@@ -17,7 +17,7 @@ from benchmarks.verbs import VerbFailed, Verbs
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.records.schema import NodeRecord, read_record
 from pathology import beside
-from pathology.case import DATA, PROGRAMS, Case, Job
+from pathology.case import DATA, PROGRAMS, Case
 
 LIMIT_S: Final = 300.0
 FILE_MIB: Final = 512
@@ -63,14 +63,12 @@ class Bench:
 
     def prepare(self, case: Case) -> None:
         """Make the data or the file that the case reads, where it is not there yet."""
-        name = case.start.data if isinstance(case.start, Job) else None
-        if name is not None and not (self.data / name / "manifest.json").exists():
-            self.verbs(
-                "data", "prepare", "synthetic", *DATA[name].split(), "-o", str(self.data / name)
-            )
-        if "{file}" in case.start.program and not self.file.exists():
-            write_file(self.file)
-        if "{file}" in case.start.program:
+        if case.data and not (self.data / case.data / "manifest.json").exists():
+            folder = str(self.data / case.data)
+            self.verbs("data", "prepare", "synthetic", *DATA[case.data].split(), "-o", folder)
+        if "{file}" in case.words:
+            if not self.file.exists():
+                write_file(self.file)
             forget(self.file)
 
     def start(self, case: Case) -> Said:
@@ -84,16 +82,16 @@ class Bench:
         return self.said(results, time.monotonic() - began)
 
     def _run(self, case: Case, cpus: Sequence[int], results: Path, enter: beside.Enter) -> None:
-        program = [self._placed(word, cpus) for word in case.start.program.split()]
+        program = [self._placed(word, cpus) for word in case.words]
         env = {name: self._placed(value, cpus) for name, value in case.env.items()}
-        if isinstance(case.start, Job):
-            job = self.folder / f"{case.name}.yaml"
-            job.write_text(yaml.safe_dump(job_file(case, case.start, program, self.data)))
-            self.verbs.submit(job, results, env, cpus, enter)
-        else:
+        if case.run:
             words = (sys.executable, str(PROGRAMS / program[0]), *program[1:])
             to = ("--quiet", "--results", str(results), "--", *words)
             self.verbs("run", *to, env=env, cpus=cpus, enter=enter)
+        else:
+            job = self.folder / f"{case.name}.yaml"
+            job.write_text(yaml.safe_dump(job_file(case, program, self.data)))
+            self.verbs.submit(job, results, env, cpus, enter)
 
     def said(self, results: Path, took_s: float) -> Said:
         text = self.verbs("diagnose", str(results), "--json")
@@ -104,25 +102,21 @@ class Bench:
 
     def _placed(self, word: str, cpus: Sequence[int]) -> str:
         """With what stands for its placeholders."""
-        places = {
-            "{file}": self.file,
-            "{folder}": self.folder,
-            "{cpu}": cpus[0],
-        }
+        places = {"{file}": self.file, "{folder}": self.folder, "{cpu}": cpus[0]}
         for mark, place in places.items():
             word = word.replace(mark, str(place))
         return word
 
 
-def job_file(case: Case, start: Job, program: Sequence[str], data: Path) -> dict[str, Any]:
+def job_file(case: Case, program: Sequence[str], data: Path) -> dict[str, Any]:
     """The job file's sections."""
     job: dict[str, Any] = {"name": case.way, "resources": {"mem_gb": 4, "timeout_min": 4}}
-    if start.program:
+    if program:
         path = str(PROGRAMS / program[0])
         job["workload"] = {"command": [sys.executable, path, *program[1:]]}
     else:
-        job["data"] = {"path": str(data / str(start.data))}
-    for dotted, value in start.settings.items():
+        job["data"] = {"path": str(data / str(case.data))}
+    for dotted, value in case.settings.items():
         section, key = dotted.split(".")
         job.setdefault(section, {})[key] = value
     return job

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.verbs import VerbFailed
-from pathology.case import Case, Need
-from pathology.cases import CASES
+from pathology.case import CASES, Case, Need
 from pathology.start import Bench, Said
 
 TRIES: Final = 3

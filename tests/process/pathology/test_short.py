@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pathology import beside, suite
-from pathology.case import Case
-from pathology.cases import CASES
+from pathology.case import CASES, Case
 from pathology.start import Bench
 
 SHORT = [case for case in CASES if case.short]
