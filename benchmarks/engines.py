@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks import results
-from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, trainer
+from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, per_s, trained
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data.prepared import Prepared
 
@@ -92,12 +92,9 @@ def on_frappe(data: Prepared, folder: Path, rungs: Sequence[Rung]) -> list[tuple
     found: list[list[tuple[float, float]]] = [[] for _ in rungs]
     for number in range(ROUNDS_OF_EPOCHS):
         for at, rung in in_turn(number, rungs):
-            training = trainer(data, folder, rung.settings | {"epochs": EPOCHS})
-            training.train()
-            record = training.record()
-            per_s = record.counted_instances / record.counted_s
-            found[at].append((per_s, record.epochs[-1].hr10 or 0.0))
-    return [(median(per_s for per_s, _ in runs), runs[0][1]) for runs in found]
+            record = trained(data, folder, rung.settings | {"epochs": EPOCHS})
+            found[at].append((per_s(record), record.epochs[-1].hr10 or 0.0))
+    return [(median(speed for speed, _ in runs), runs[0][1]) for runs in found]
 
 
 def main() -> int:
@@ -109,14 +106,10 @@ def main() -> int:
     fast = speeds(data, rungs)
     alone = [rung for rung in rungs if not rung.beside_busy]
     with tempfile.TemporaryDirectory() as temporary:
-        small = frappe_or_made(Path(temporary) / "frappe")
-        good = dict(
-            zip(
-                (rung.name for rung in alone),
-                on_frappe(small, Path(temporary) / "frappe", alone),
-                strict=True,
-            )
-        )
+        folder = Path(temporary)
+        small = frappe_or_made(folder)
+        names = [rung.name for rung in alone]
+        good = dict(zip(names, on_frappe(small, folder, alone), strict=True))
     print(
         f"{data.manifest.title}, batch 256: medians of {ROUNDS} windows, least and most. "
         f"{small.manifest.title}: medians of {ROUNDS_OF_EPOCHS} trainings of {EPOCHS} epochs.\n"
@@ -127,8 +120,8 @@ def main() -> int:
         cells = [rung.name, f"{median(runs):,.0f}", f"{min(runs):,.0f}–{max(runs):,.0f}"]
         cells += [f"{median(runs) / first:.1f}×"]
         if rung.name in good:
-            per_s, hr10 = good[rung.name]
-            cells += [f"{per_s:,.0f}", f"{per_s / first_small:.1f}×", f"{hr10:.4f}"]
+            speed, hr10 = good[rung.name]
+            cells += [f"{speed:,.0f}", f"{speed / first_small:.1f}×", f"{hr10:.4f}"]
         rows.append([*cells, *[""] * (7 - len(cells))])
     columns = ["", "instances/s:", "range:", ":", "Frappe:", ":", "HR@10:"]
     print(*results.table(columns, rows), sep="\n")

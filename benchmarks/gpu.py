@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import results
 from benchmarks.quality import difference
-from benchmarks.training import full_size, real_frappe, trainer
+from benchmarks.training import full_size, real_frappe, trained
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
@@ -198,9 +198,7 @@ def show_epochs(data: Prepared, device: torch.device) -> Seconds:
 
 def hr10(data: Prepared, folder: Path, seed: int, **settings: Any) -> float:
     plain = {"engine": "rowwise", "loader": "device", "seed": seed, "epochs": EPOCHS}
-    training = trainer(data, folder, plain | settings)
-    training.train()
-    return training.record().epochs[-1].hr10 or 0.0
+    return trained(data, folder, plain | settings).epochs[-1].hr10 or 0.0
 
 
 def show_quality(folder: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from benchmarks import results
-from benchmarks.training import trainer
+from benchmarks.training import per_s, trained
 from benchmarks.verbs import measure_command
 from hpcncf.job.spec import Resources, Training
 from hpcncf.ncf.data import synthetic
@@ -85,9 +85,7 @@ def be_rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     join_group(place, resources, Training.model_validate(settings), "memory")
     watching = Anonymous()
     watching.start()
-    training = trainer(load_prepared(folder), folder, settings, place=place)
-    training.train()
-    record = training.record()
+    record = trained(load_prepared(folder), folder, settings, place)
     wait_for_ranks(place)
     shared_mib = mapped_mib(folder)
     wait_for_ranks(place)  # until all have looked, all have the files mapped
@@ -96,7 +94,7 @@ def be_rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
         "data": shared_mib,
         "own": watching.peak_mib,
         "peak": status_mib("VmHWM"),
-        "speed": record.counted_instances / record.counted_s,
+        "speed": per_s(record),
     }
 
 

@@ -19,7 +19,7 @@ from statistics import mean, median, stdev
 from typing import Any, Final
 
 from benchmarks import results
-from benchmarks.training import ENGINES, in_processes, made_movielens, real_frappe, trainer
+from benchmarks.training import ENGINES, in_processes, made_movielens, real_frappe, trained
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.records.schema import TrainingRecord
@@ -71,12 +71,10 @@ def finished(folder: Path, variant: str, seed: int, epochs: int) -> TrainingReco
     else:
         sampling.MANY_ROWS = sys.maxsize
     settings = VARIANTS[variant] | {"seed": seed, "epochs": epochs}
-    training = trainer(load_prepared(folder), folder, settings)
-    training.train()
-    return training.record()
+    return trained(load_prepared(folder), folder, settings)
 
 
-def trained(folder: Path, epochs: int) -> dict[str, list[TrainingRecord]]:
+def of_variants(folder: Path, epochs: int) -> dict[str, list[TrainingRecord]]:
     """Of each variant, by seed."""
     jobs = list(product(VARIANTS, SEEDS))
     records = in_processes(finished, [(folder, *job, epochs) for job in jobs])
@@ -131,7 +129,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "frappe"
         if data := real_frappe(folder):
-            found = trained(folder, epochs=14)
+            found = of_variants(folder, epochs=14)
             show(data, found, epochs=14)
             adams = [each for name, runs in found.items() if "lazy" not in name for each in runs]
             passed = "yes" if all(map(passes, adams)) else "**NO**"
@@ -140,7 +138,7 @@ def main() -> int:
             print("Frappe: not measured, HPCNCF_DATA does not name the folder of its zip.\n")
         folder = Path(temporary) / "made"
         data = made_movielens(folder)
-        show(data, trained(folder, epochs=8), epochs=8)
+        show(data, of_variants(folder, epochs=8), epochs=8)
     return 0
 
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from benchmarks import results
-from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, trainer
+from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, trained
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.distributed import gather_objects, wait_for_ranks
@@ -128,17 +128,16 @@ def on_frappe(rank: int, folder: Path) -> list[tuple[float, float]]:
         dist.barrier()
         if rank < way.ranks:
             bind(way, rank)
-            found.append(trained(way, data, folder, rank))
+            found.append(of_way(way, data, folder, rank))
         else:
             found.append((0.0, 0.0))
     return found
 
 
-def trained(way: Way, data: Prepared, folder: Path, rank: int) -> tuple[float, float]:
+def of_way(way: Way, data: Prepared, folder: Path, rank: int) -> tuple[float, float]:
     place = way.place(rank)
-    training = trainer(data, folder, way.settings | {"epochs": EPOCHS}, place=place)
-    training.train()
-    records = gather_objects(training.record(), place)
+    mine = trained(data, folder, way.settings | {"epochs": EPOCHS}, place)
+    records = gather_objects(mine, place)
     instances = sum(each.counted_instances for each in records)
     slowest_s = max(each.counted_s for each in records)
     return instances / slowest_s, records[0].epochs[-1].hr10 or 0.0

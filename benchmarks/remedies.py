@@ -33,7 +33,7 @@ import psutil
 import torch.distributed as dist
 
 from benchmarks import results
-from benchmarks.training import frappe_or_made, in_processes, trainer
+from benchmarks.training import frappe_or_made, in_processes, trained, trainer
 from benchmarks.verbs import end_in_order
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
@@ -309,9 +309,8 @@ def _alternate(row: Row, one: Configuration, on: Configuration, until: float) ->
 
 def quality(settings: Mapping[str, Any], folder: Path) -> float | None:
     """HR@10 after two epochs of one rank, in a process of a pool."""
-    training = trainer(load_prepared(folder), folder, dict(settings) | {"epochs": EPOCHS})
-    training.train()
-    return training.record().epochs[-1].hr10
+    record = trained(load_prepared(folder), folder, dict(settings) | {"epochs": EPOCHS})
+    return record.epochs[-1].hr10
 
 
 def arithmetic(run: Run) -> dict[str, Any]:
@@ -331,8 +330,8 @@ def qualities(runs: Sequence[Run], data: Path) -> dict[str, float | None]:
         assert run.training is not None
         if run.training.sync != "local_sgd":
             wanted[repr(arithmetic(run))] = arithmetic(run)
-    trained = in_processes(quality, [(each, data) for each in wanted.values()])
-    found = dict(zip(wanted, trained, strict=True))
+    scores = in_processes(quality, [(each, data) for each in wanted.values()])
+    found = dict(zip(wanted, scores, strict=True))
     return {run.id: found.get(repr(arithmetic(run))) for run in runs}
 
 

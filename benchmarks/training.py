@@ -28,7 +28,7 @@ from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import steps_until_mean, syncs_after
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
-from hpcncf.records.schema import Epoch
+from hpcncf.records.schema import Epoch, TrainingRecord
 from hpcncf.worker.environment import Place
 
 Result = TypeVar("Result")
@@ -120,6 +120,23 @@ def trainer(
         training=Training.model_validate(settings),
     )
     return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, on_epoch)
+
+
+def trained(
+    data: Prepared,
+    folder: Path,
+    training: dict[str, Any],
+    place: Place | None = None,
+    model: Model = FORUM_MODEL,
+) -> TrainingRecord:
+    """What a rank that trained to its end leaves."""
+    rank = trainer(data, folder, training, place=place, model=model)
+    rank.train()
+    return rank.record()
+
+
+def per_s(record: TrainingRecord) -> float:
+    return record.counted_instances / record.counted_s
 
 
 class Stepper:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import results
-from benchmarks.training import Stepper, frappe_or_made, full_size, trainer
+from benchmarks.training import Stepper, frappe_or_made, full_size, per_s, trained
 from benchmarks.verbs import environment, measured
 from hpcncf.job.spec import Model, Training
 from hpcncf.monitor.cgroup import usable_cpus
@@ -130,7 +130,7 @@ def settings_of(peer: str, data: Prepared, seed: int) -> dict[str, Any]:
     }
 
 
-def trained(peer: str, data: Prepared, folder: Path, steps: int, seed: int) -> Trained:
+def trained_peer(peer: str, data: Prepared, folder: Path, steps: int, seed: int) -> Trained:
     """A peer, trained on the data that was written to the folder."""
     script = [str(python_of(peer)), str(HERE / f"train_{peer}.py"), "NeuMF", str(folder)]
     settings = json.dumps(settings_of(peer, data, seed))
@@ -141,11 +141,9 @@ def trained(peer: str, data: Prepared, folder: Path, steps: int, seed: int) -> T
 def ours(
     data: Prepared, folder: Path, settings: dict[str, Any], seed: int, model: Model
 ) -> Trained:
-    training = trainer(data, folder, settings | {"epochs": EPOCHS, "seed": seed}, model=model)
-    training.train()
-    record = training.record()
+    record = trained(data, folder, settings | {"epochs": EPOCHS, "seed": seed}, model=model)
     last = record.epochs[-1]
-    return record.counted_instances / record.counted_s, last.hr10 or 0.0, last.ndcg10 or 0.0
+    return per_s(record), last.hr10 or 0.0, last.ndcg10 or 0.0
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
@@ -165,7 +163,7 @@ def show_full_size(folder: Path) -> None:
     data = full_size()
     same = plain(data)
     write_data(folder, same)
-    peers = [trained(peer, same, folder, STEPS, 0)[0] for peer in PEERS]
+    peers = [trained_peer(peer, same, folder, STEPS, 0)[0] for peer in PEERS]
     rows = [speed_cells(name, [speed], peers) for name, speed in zip(PEERS, peers, strict=True)]
     for name, (settings, steps) in OURS.items():
         stepper = Stepper(same, settings)
@@ -182,7 +180,7 @@ def show_quality(folder: Path) -> None:
     write_data(folder / "peers", same)
     steps = EPOCHS * Schedule(same.manifest.train_rows, BATCH).steps
     found = {
-        peer: [trained(peer, same, folder / "peers", steps, seed) for seed in SEEDS]
+        peer: [trained_peer(peer, same, folder / "peers", steps, seed) for seed in SEEDS]
         for peer in PEERS
     }
     peers = [median(each[0] for each in runs) for runs in found.values()]
