@@ -128,27 +128,19 @@ def test_a_lock_that_only_its_owner_may_write_is_locked_all_the_same(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("mode", "made"),
-    [(0o755, 0o755), (0o770, 0o775), (0o777, 0o755), (0o1777, 0o755)],
+    ("mode", "folders", "file"),
+    [(0o755, 0o755, 0o644), (0o770, 0o775, 0o664), (0o777, 0o755, 0o644), (0o1777, 0o755, 0o644)],
 )
-def test_a_new_folder_is_for_the_group_where_the_one_above_is(
-    tmp_path: Path, mode: int, made: int
+def test_new_folders_and_files_are_for_the_group_if_the_one_above_is(
+    tmp_path: Path, mode: int, folders: int, file: int
 ) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(mode)
     make_folder(above / "a/b")
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (above / "a", above / "a/b")]
-    assert modes == [made, made]
-
-
-@pytest.mark.parametrize(("mode", "made"), [(0o755, 0o644), (0o770, 0o664)])
-def test_a_new_file_is_for_the_group_where_its_folder_is(
-    tmp_path: Path, mode: int, made: int
-) -> None:
-    tmp_path.chmod(mode)
-    write_text(tmp_path / "file", "")
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == made
+    write_text(above / "file", "")
+    modes = [stat.S_IMODE((above / name).stat().st_mode) for name in ("a", "a/b", "file")]
+    assert modes == [folders, folders, file]
 
 
 @needs_root

@@ -24,29 +24,28 @@ SAID = """\
 """
 
 
-def test_only_the_steps_of_srun_count_each_start_of_them() -> None:
+def test_only_the_steps_of_srun_are_read_each_start_of_them() -> None:
     found = parse_accounts(SAID)
     assert set(found) == {"1_0", "1_1"}
     assert [step.state for step in found["1_0"]] == ["CANCELLED", "COMPLETED"]
     assert [step.cpu_s for step in found["1_0"]] == [20.146, 19.144]
     assert found["1_0"][1].max_rss_mib == pytest.approx(149.77, abs=0.01)
-
-
-def test_a_step_that_runs_has_no_end_and_no_memory_yet() -> None:
-    (step,) = parse_accounts(SAID)["1_1"]
-    assert (step.ended, step.max_rss_mib) == (None, None)
+    (running,) = found["1_1"]
+    assert (running.ended, running.max_rss_mib) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("moment", "cpu_s"), [(1795279773.5, 20.146), (1795279874.0, 19.144), (1795279860.0, 19.144)]
+    ("moment", "cpu_s"),
+    [
+        (1795279773.5, 20.146),
+        (1795279874.0, 19.144),
+        (1795279860.0, 19.144),
+        (1795270000.0, None),  # long before every step
+    ],
 )
-def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: float) -> None:
+def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: float | None) -> None:
     step = step_at(parse_accounts(SAID)["1_0"], moment)
-    assert step.cpu_s == cpu_s
-
-
-def test_an_attempt_long_before_every_step_belongs_to_none() -> None:
-    assert step_at(parse_accounts(SAID)["1_0"], 1795270000.0) is None
+    assert (step and step.cpu_s) == cpu_s
 
 
 @pytest.mark.parametrize(
@@ -82,37 +81,37 @@ def ranks(
     ]
 
 
+CPU = "103.0 CPU seconds in the records, 100.0 in Slurm's accounting"
+MEMORY = "220.0 MiB of memory in the records, 250.0 in Slurm's accounting"
+
+
 @pytest.mark.parametrize(
-    ("cpu_s", "memory_mib", "said"),
+    ("cpu_s", "memory_mib", "slurms", "said"),
     [
-        (100.0, 250.0, []),
-        (101.9, 270.0, []),
-        (98.1, 230.0, []),
-        (103.0, 250.0, ["103.0 CPU seconds in the records, 100.0 in Slurm's accounting"]),
-        (100.0, 220.0, ["220.0 MiB of memory in the records, 250.0 in Slurm's accounting"]),
-        (100.0, 300.0, []),
+        (100.0, 250.0, {}, []),
+        (101.9, 270.0, {}, []),
+        (98.1, 230.0, {}, []),
+        (103.0, 250.0, {}, [CPU]),
+        (100.0, 220.0, {}, [MEMORY]),
+        (100.0, 300.0, {}, []),
+        (3.9, 250.0, {"cpu_s": 3.0}, []),  # a second is no difference
+        (1.0, 1.0, {"elapsed_s": 59.0}, None),
+        (1.0, 1.0, {"cpu_s": None}, None),
     ],
 )
-def test_two_who_measured_the_same_are_compared(
-    tmp_path: Path, cpu_s: float, memory_mib: float, said: list[str]
+def test_figures_that_differ_are_named(
+    tmp_path: Path,
+    cpu_s: float,
+    memory_mib: float,
+    slurms: dict[str, object],
+    said: list[str] | None,
 ) -> None:
-    assert disagreements(ranks(tmp_path, cpu_s, memory_mib), step()) == said
+    assert disagreements(ranks(tmp_path, cpu_s, memory_mib), step(**slurms)) == said
+    assert disagreements([], step()) is None
 
 
-def test_a_second_of_cpu_time_is_no_difference_however_little_there_was(tmp_path: Path) -> None:
-    assert disagreements(ranks(tmp_path, 3.9, 250.0), step(cpu_s=3.0)) == []
-    assert disagreements(ranks(tmp_path, 4.2, 250.0), step(cpu_s=3.0)) != []
-
-
-def test_our_process_beside_a_command_is_slurms_to_count_and_no_difference(tmp_path: Path) -> None:
+def test_hpcncfs_own_process_beside_a_command_makes_no_difference(tmp_path: Path) -> None:
+    assert len(disagreements(ranks(tmp_path, 4.2, 250.0), step(cpu_s=3.0))) == 1
     small = ranks(tmp_path, 100.0, 120.0, training=None)
     assert disagreements(small, step(cpu_s=105.9, max_rss_mib=180.0)) == []
-    assert len(disagreements(small, step(cpu_s=106.3, max_rss_mib=220.0)) or []) == 2
-
-
-@pytest.mark.parametrize("changes", [{"elapsed_s": 59.0}, {"cpu_s": None}])
-def test_what_is_short_or_unknown_is_not_compared(
-    tmp_path: Path, changes: dict[str, object]
-) -> None:
-    assert disagreements(ranks(tmp_path, 1.0, 1.0), step(**changes)) is None
-    assert disagreements([], step()) is None
+    assert len(disagreements(small, step(cpu_s=106.3, max_rss_mib=220.0))) == 2
