@@ -89,7 +89,7 @@ def an_element_is_cancelled_alone(slurm: Slurm) -> None:
     # Neither command lists it any more.
     slurm.eventually(lambda: slurm.states(f"{job}_0") == {f"{job}_0": "lost"})
     assert slurm.states(f"{job}_2") == {f"{job}_2": "pending"}
-    assert job_arrays.queued([f"{job}_{n}" for n in range(4)]) == {f"{job}_2", f"{job}_3"}
+    assert job_arrays.query_queued([f"{job}_{n}" for n in range(4)]) == {f"{job}_2", f"{job}_3"}
 
 
 def sacct_has_the_fields_of_a_cancelled_job(slurm: Slurm) -> None:

@@ -12,10 +12,10 @@ from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch import submit
-from hpcncf.launch.job_arrays import Quota, Task, fit, query_quota, tasks
+from hpcncf.launch.job_arrays import Quota, Task, build_tasks, query_quota, send_while_room
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import user
-from hpcncf.slurm.batch_script import Source, text, text_byhand
+from hpcncf.slurm.batch_script import Source, plain_script, script_text
 from hpcncf.slurm.site import load_sites
 from hpcncf.state import status
 
@@ -65,8 +65,8 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
     folder = paths.submitit(user())
-    for array in _arrays(tasks(runs), query_quota()):
-        yield text(folder, job, array[0][0].resources, len(array))
+    for array in _arrays(build_tasks(runs), query_quota()):
+        yield script_text(folder, job, array[0][0].resources, len(array))
 
 
 def _by_hand(
@@ -76,13 +76,13 @@ def _by_hand(
     source = Source(args.job.resolve(), paths.folder, args.settings)
     alone = [[run] for run in runs]
     for array in _arrays(alone, Quota(array=query_quota().array)):
-        yield text_byhand(job, site, [run for (run,) in array], source)
+        yield plain_script(job, site, [run for (run,) in array], source)
 
 
 def _arrays(tasks: list[Task], quota: Quota) -> list[list[Task]]:
     """The arrays that `submit` would send."""
     arrays: list[list[Task]] = []
-    fit(tasks, quota, arrays.append)
+    send_while_room(tasks, quota, arrays.append)
     left = len(tasks) - sum(map(len, arrays))
     if left:
         sys.stderr.write(f"{left} of {len(tasks)} tasks are left out: {quota.limit}\n")

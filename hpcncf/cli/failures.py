@@ -12,7 +12,7 @@ from hpcncf.cli.output import ID, filled, format_path, width
 from hpcncf.errors import plural, printable
 from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
-from hpcncf.state.decide import attempt_logs, slurm_logs, tail
+from hpcncf.state.decide import attempt_logs, read_last_lines, slurm_logs
 from hpcncf.state.status import RunState
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _tail(log: Path | None) -> list[str]:
     if log is None:
         return []
     try:
-        return tail(log, LINES)
+        return read_last_lines(log, LINES)
     except OSError:
         return []
 

@@ -110,9 +110,9 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.job import load
     from hpcncf.launch import submit
     from hpcncf.paths import ResultPaths
-    from hpcncf.slurm.site import anchored
+    from hpcncf.slurm.site import with_absolute_site
 
-    job = anchored(load.load_job(args.job, args.settings), args.job.parent)
+    job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
     warn(job)
     warnings = [
@@ -141,18 +141,20 @@ def _warn(plan: Plan) -> None:
 
 
 def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
-    from hpcncf.launch.job_arrays import shapes, tasks
+    from hpcncf.launch.job_arrays import build_tasks, group_by_resources
     from hpcncf.launch.submit import site_parameters
 
     return [
         {
-            "tasks": len(tasks),
-            "launcher": "hpcncf" if (asked := tasks[0][0].resources).packed else asked.launcher,
+            "tasks": len(build_tasks),
+            "launcher": "hpcncf"
+            if (asked := build_tasks[0][0].resources).packed
+            else asked.launcher,
             "side_by_side": asked.side_by_side,
-            "parameters": site_parameters(job, tasks[0][0]),
-            "runs": [run.id for task in tasks for run in task],
+            "parameters": site_parameters(job, build_tasks[0][0]),
+            "runs": [run.id for task in build_tasks for run in task],
         }
-        for tasks in shapes(tasks(plan.active()))
+        for build_tasks in group_by_resources(build_tasks(plan.active()))
     ]
 
 
@@ -176,13 +178,13 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
 def _complete(runs: Sequence[Run], paths: ResultPaths) -> dict[str, float]:
     """The core-hours of each run whose records are in the results folder, by id."""
     from hpcncf.collect.resource_columns import elapsed
-    from hpcncf.state.decide import complete, last_attempt
+    from hpcncf.state.decide import is_complete, last_attempt
 
     last = [(run, last_attempt(paths.run(run.id))) for run in runs]
     return {
         run.id: run.resources.cores * elapsed(attempt.ranks) / 3600
         for run, attempt in last
-        if attempt and complete(run, attempt)
+        if attempt and is_complete(run, attempt)
     }
 
 

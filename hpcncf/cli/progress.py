@@ -61,7 +61,7 @@ def _line(array: dict[str, Any]) -> str:
 
 def when(text: str) -> str:
     """`at 14:05`, or with the day where it is not today."""
-    moment = query.moment(text)
+    moment = query.parse_time(text)
     if moment is None:
         return f"at {text}"
     today = moment.date() == datetime.now().astimezone().date()

@@ -122,9 +122,9 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.records.plan_file import leave_plan
     from hpcncf.slurm import preflight
     from hpcncf.slurm.preflight import Limits
-    from hpcncf.slurm.site import anchored
+    from hpcncf.slurm.site import with_absolute_site
 
-    job = anchored(load.load_job(args.job, args.settings), args.job.parent)
+    job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
     warn(job)
     cluster = choose_cluster(args.cluster)

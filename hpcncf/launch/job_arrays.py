@@ -57,7 +57,7 @@ def query_quota() -> Quota:
     return Quota(array, max(most - used, 0), limit)
 
 
-def queued(ids: Sequence[str]) -> set[str] | None:
+def query_queued(ids: Sequence[str]) -> set[str] | None:
     """The jobs of these that are in the queue; None if Slurm cannot be asked."""
     problems = list[str]()
     text = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
@@ -71,7 +71,7 @@ class NoRoom(HpcncfError):
     """Slurm accepts no more jobs of this user now, or fewer than were sent."""
 
 
-def tasks(runs: Sequence[Run]) -> list[Task]:
+def build_tasks(runs: Sequence[Run]) -> list[Task]:
     """Runs of equal resources share tasks, `runs_per_task` packs each; order is kept."""
     position = {run.id: number for number, run in enumerate(runs)}
     tasks = [
@@ -82,7 +82,7 @@ def tasks(runs: Sequence[Run]) -> list[Task]:
     return sorted(tasks, key=lambda task: position[task[0].id])
 
 
-def shapes(tasks: Sequence[Task]) -> list[list[Task]]:
+def group_by_resources(tasks: Sequence[Task]) -> list[list[Task]]:
     """Tasks that may share an array: Slurm gives all of its elements the same resources."""
     grouped: dict[Resources, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -90,14 +90,14 @@ def shapes(tasks: Sequence[Task]) -> list[list[Task]]:
     return list(grouped.values())
 
 
-def fit(tasks: Sequence[Task], quota: Quota, send: Callable[[list[Task]], None]) -> str:
+def send_while_room(tasks: Sequence[Task], quota: Quota, send: Callable[[list[Task]], None]) -> str:
     """Send arrays until all tasks are sent or no room is left; returns Slurm's last refusal.
 
     If `send` raises NoRoom, half as many are tried. That fills an unknown room in as many calls as
     its size has binary digits.
     """
     room, refusal = len(tasks) if quota.room is None else min(quota.room, len(tasks)), ""
-    for rest in shapes(tasks[:room]):
+    for rest in group_by_resources(tasks[:room]):
         while rest and room:
             number = min(len(rest), quota.array, (room + 1) // 2 if refusal else room)
             try:
@@ -150,7 +150,7 @@ def send_arrays(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Pat
     sender = ArraySender(paths, job, file)
     submission = sender.submission()
     quota = query_quota()
-    refusal = fit(tasks(runs), quota, sender.send)
+    refusal = send_while_room(build_tasks(runs), quota, sender.send)
     submission = sender.submission()
     unsent = [run for run in runs if submission.job_of(run.id) is None]
     if unsent:
@@ -184,7 +184,7 @@ class ArraySender:
         over = [{run: before.over.get(run, 0) for run in runs} for runs in tasks]
         folder, again = [str(self.paths.folder)] * len(tasks), [before.again] * len(tasks)
         with defer_signals(), raise_refusals():
-            executor = batch_script.executor(self._logs(), self.job, array[0][0].resources)
+            executor = batch_script.build_executor(self._logs(), self.job, array[0][0].resources)
             if before.report:  # Slurm mails for each array; the report is one mail for all
                 for key in ("mail_user", "mail_type"):
                     executor.parameters.pop(key, None)
@@ -198,9 +198,9 @@ class ArraySender:
 
     def send_report(self, submission: Submission) -> None:
         """Send a job that waits for the end of all others, then collects and reports."""
-        masters = query.masters(job.id for job in submission.jobs)
+        masters = query.array_ids(job.id for job in submission.jobs)
         with defer_signals(), raise_refusals():
-            executor = batch_script.executor(self._logs(), self.job, REPORTING)
+            executor = batch_script.build_executor(self._logs(), self.job, REPORTING)
             executor.update_parameters(
                 job_name=f"{self.job.name}-report", dependency=":".join(["afterany", *masters])
             )
@@ -295,7 +295,7 @@ def _orphans(paths: ResultPaths) -> list[str]:
     Raises HpcncfError if Slurm does not answer: its arrays could then be sent a second time.
     """
     submissions = read_submissions(paths).submissions
-    known = set(query.masters(job.id for one in submissions for job in one.jobs))
+    known = set(query.array_ids(job.id for one in submissions for job in one.jobs))
     known |= {one.report_job for one in submissions if one.report_job}
     problems = list[str]()
     # The array's id, and submitit's script for it, in the user's own folder.

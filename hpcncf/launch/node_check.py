@@ -165,7 +165,7 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
     folder = logs / f"check-{uuid4().hex[:12]}"
     make_private_folder(folder)
     with raise_refusals():
-        executor = batch_script.executor(folder, job, single_rank(runs[0].resources))
+        executor = batch_script.build_executor(folder, job, single_rank(runs[0].resources))
         job_id = str(executor.submit(answer, str(folder), question).job_id)
     try:
         reply = _wait(folder, job_id, wait_s)

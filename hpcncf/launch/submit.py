@@ -13,7 +13,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import Data, JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
-from hpcncf.launch.job_arrays import Delivery, queued, recover_arrays, send_arrays
+from hpcncf.launch.job_arrays import Delivery, query_queued, recover_arrays, send_arrays
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
@@ -201,7 +201,7 @@ def not_submittable(
     """
     unknown = [] if force else [state for state in states if state.state == "unknown"]
     jobs = {s.job.id for s in unknown if s.job and s.job.process_started is None}
-    in_queue = queued(sorted(jobs)) if jobs else set()
+    in_queue = query_queued(sorted(jobs)) if jobs else set()
     ended = set() if in_queue is None else jobs - in_queue
     return [
         NotSubmitted(state.run, "active", state.state)

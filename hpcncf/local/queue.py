@@ -27,7 +27,7 @@ from hpcncf.records import claims
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
-from hpcncf.state.decide import complete, last_attempt
+from hpcncf.state.decide import is_complete, last_attempt
 from hpcncf.worker.pinning import in_order
 from hpcncf.worker.task import write_report
 
@@ -96,7 +96,7 @@ def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     if claim is not None and claim.attempt > before:
         return False
     attempt = last_attempt(paths.run(run.id))
-    if attempt is None or not complete(run, attempt):
+    if attempt is None or not is_complete(run, attempt):
         return True
     return submission.again and attempt.number <= before
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from hpcncf.records.schema import RankRecord
-from hpcncf.slurm.query import query_jobs, seconds
+from hpcncf.slurm.query import parse_duration, query_jobs
 
 # `sacct -D` also lists earlier starts of a requeued job. The row of a job has no memory, and with
 # `-X` no CPU time either: both are read from the steps.
@@ -64,7 +64,7 @@ def parse_accounts(text: str) -> dict[str, list[Account]]:
                 started=float(started),
                 ended=float(ended) if ended.isdecimal() else None,
                 elapsed_s=float(elapsed) if elapsed.isdecimal() else 0.0,
-                cpu_s=seconds(cpu),
+                cpu_s=parse_duration(cpu),
                 max_rss_mib=mebibytes(rss),
             )
         )

@@ -21,7 +21,7 @@ from hpcncf.slurm.site import (
     parameters,
     python_inside,
     python_request,
-    setup,
+    setup_lines,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def make_private_folder(folder: Path) -> None:
     )
 
 
-def guard(folder: Path) -> str:
+def guard_line(folder: Path) -> str:
     """A line of bash that ends the job at its start if the folder is not this user's.
 
     Somebody with access to the results folder could have replaced it while the job waited, but
@@ -70,7 +70,9 @@ def guard(folder: Path) -> str:
     return f"if [ ! -O {name} ] || [ -L {name} ]; then echo {message} >&2; exit 1; fi"
 
 
-def executor(folder: Path, job: JobSpec, resources: Resources, sends: bool = True) -> SlurmExecutor:
+def build_executor(
+    folder: Path, job: JobSpec, resources: Resources, sends: bool = True
+) -> SlurmExecutor:
     """submitit's executor for an array of runs with these resources; makes no folder.
 
     Raises UsageError if the site file or the folder's name cannot be passed to Slurm, RuntimeError
@@ -92,14 +94,14 @@ def executor(folder: Path, job: JobSpec, resources: Resources, sends: bool = Tru
     python = f"{DEAF_AT_FIRST} {python_request(site)} -P"
     executor = kind(folder_for_slurm(folder), python=python)
     own = {key.removeprefix("slurm_"): value for key, value in request.items()}
-    own["setup"] = [guard(folder), *own["setup"]]
+    own["setup"] = [guard_line(folder), *own["setup"]]
     executor.update_parameters(**executor._convert_parameters(own))
     return executor
 
 
-def text(folder: Path, job: JobSpec, resources: Resources, tasks: int) -> str:
+def script_text(folder: Path, job: JobSpec, resources: Resources, tasks: int) -> str:
     """The exact script that sbatch gets for an array of this many tasks."""
-    printing = executor(folder, job, resources, sends=False)
+    printing = build_executor(folder, job, resources, sends=False)
     if tasks > 1:  # one task is no array
         printing.parameters["map_count"] = tasks
     return printing._make_submission_file_text(printing._submitit_command_str, "")
@@ -126,7 +128,9 @@ class Source:
     settings: Sequence[str] = ()
 
 
-def text_byhand(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE) -> str:
+def plain_script(
+    job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE
+) -> str:
     """The script of one run, or of an array of runs with equal resources.
 
     Raises UsageError for co-located runs.
@@ -146,7 +150,7 @@ def text_byhand(job: JobSpec, site: Site, runs: list[Run], source: Source, note:
     command = " \\\n    ".join(_command(request["srun_args"], resources, source, site))
     parts = [
         ["#!/bin/bash", note, *_sbatch_lines(flags)],
-        setup(resources, site),
+        setup_lines(resources, site),
         _select_run(runs),
         [*head, command],
         request.get("teardown", []),

@@ -15,7 +15,7 @@ import psutil
 from hpcncf.errors import did_you_mean, plural
 from hpcncf.job.spec import Resources
 from hpcncf.slurm import query
-from hpcncf.slurm.query import parse_config, seconds
+from hpcncf.slurm.query import parse_config, parse_duration
 from hpcncf.slurm.site import Site
 
 SHOW: Final = ("scontrol", "--all", "--oneliner", "show")
@@ -121,7 +121,7 @@ def parse_qos(text: str) -> dict[str, Qos]:
 
 def parse_minutes(time: str) -> int | None:
     """`1-12:00:00`, `05:00`, `UNLIMITED`: whole minutes, None without a limit."""
-    limit_s = seconds(time)
+    limit_s = parse_duration(time)
     return None if limit_s is None else int(limit_s // 60)
 
 

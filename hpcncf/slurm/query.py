@@ -20,12 +20,12 @@ from hpcncf.job.plan import batched
 from hpcncf.slurm.states import NOT_OVER, STATES, JobState, describe_reason, state_of
 
 
-def masters(job_ids: Iterable[str]) -> list[str]:
+def array_ids(job_ids: Iterable[str]) -> list[str]:
     """The jobs and arrays of these ids: one array id stands for thousands of elements."""
     return sorted({job_id.partition("_")[0] for job_id in job_ids})
 
 
-def elements(job_id: str) -> list[str]:
+def expand_elements(job_id: str) -> list[str]:
     """`66_[2-4,7%2]` -> 66_2, 66_3, 66_4, 66_7: elements that never started share a row."""
     array = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
     if not array:
@@ -38,7 +38,7 @@ def elements(job_id: str) -> list[str]:
     ]
 
 
-def seconds(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """`[DD-[HH:]]MM:SS[.mmm]`: `1-02:03:04`, `3:04`, `00:01.250`; None for UNLIMITED."""
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if match is None:
@@ -47,7 +47,7 @@ def seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
-def moment(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     """A time in this machine's zone; None if the text is no time."""
     try:
         return datetime.fromisoformat(text).astimezone()
@@ -84,10 +84,10 @@ def read_squeue(text: str) -> dict[str, JobState]:
             detail = _describe_end(word, *map(int, status.split(":")))
         states[job_id] = replace(
             state_of(word, job_id, detail),
-            node=_value(node),
-            starts=_value(starts) if state == "pending" else "",
-            ended="" if state in NOT_OVER else _value(ends),
-            elapsed_s=seconds(used),
+            node=_clean(node),
+            starts=_clean(starts) if state == "pending" else "",
+            ended="" if state in NOT_OVER else _clean(ends),
+            elapsed_s=parse_duration(used),
             restarts=int(restarts) if restarts.isdecimal() else 0,
         )
     return states
@@ -130,11 +130,11 @@ def read_sacct(text: str) -> dict[str, JobState]:
             detail = _describe_end(word, int(code), int(signal) if signal.isdecimal() else 0)
         state = replace(
             state_of(word, job_id, detail),
-            node=_value(node),
-            ended=_value(ended),
-            elapsed_s=seconds(elapsed),
+            node=_clean(node),
+            ended=_clean(ended),
+            elapsed_s=parse_duration(elapsed),
         )
-        states |= dict.fromkeys(elements(job_id), state)
+        states |= dict.fromkeys(expand_elements(job_id), state)
     for job_id in out_of_memory & set(states):
         state = state_of("OUT_OF_MEMORY", job_id)
         states[job_id] = replace(
@@ -143,7 +143,7 @@ def read_sacct(text: str) -> dict[str, JobState]:
     return states
 
 
-def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str, JobState]:
+def merge_states(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str, JobState]:
     """squeue is right about queued and running jobs; sacct knows more about ended ones, but late.
 
     A job that only sacct takes for queued or running has an end that was not accounted for.
@@ -168,7 +168,7 @@ def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str
     return states
 
 
-def _value(text: str) -> str:
+def _clean(text: str) -> str:
     return "" if text in NOTHING else text
 
 
@@ -191,20 +191,20 @@ def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobStat
     # sacct knows who cancelled a job, which step ran out of memory, and what squeue forgot.
     clear = (*NOT_OVER, "completed")
     if any(job_id not in states or states[job_id].state not in clear for job_id in job_ids):
-        states = merged(states, read_sacct(query_jobs(SACCT, job_ids, errors)))
+        states = merge_states(states, read_sacct(query_jobs(SACCT, job_ids, errors)))
     problems += errors
     if any(error.startswith("squeue") for error in errors):
         states = dict.fromkeys(job_ids, JobState("unknown", "", "; ".join(errors))) | states
     elif not errors:
         states = _dropped_elements(job_ids, states) | states
-    return {job_id: dated(_with_user_name(state)) for job_id, state in states.items()}
+    return {job_id: with_age(_with_user_name(state)) for job_id, state in states.items()}
 
 
 def _dropped_elements(
     job_ids: Sequence[str], states: Mapping[str, JobState]
 ) -> dict[str, JobState]:
     """Elements that neither command lists, of arrays that both know."""
-    arrays = set(masters(states))
+    arrays = set(array_ids(states))
     return {
         job_id: JobState(
             "lost",
@@ -232,7 +232,7 @@ def query_jobs(
 ) -> str:
     """Output of the command for these jobs and arrays, in as few calls as can name them."""
     texts = list[str]()
-    for part in batched(masters(job_ids), MOST_IDS):
+    for part in batched(array_ids(job_ids), MOST_IDS):
         before = len(problems)
         texts.append(run_query([*command, "-j", ",".join(part)], problems, variables))
         if len(problems) > before:
@@ -284,9 +284,9 @@ def _with_user_name(state: JobState) -> JobState:
     return replace(state, reason=state.reason.replace(cancelled[0], f"CANCELLED by {user}"))
 
 
-def dated(state: JobState) -> JobState:
+def with_age(state: JobState) -> JobState:
     """The state with the seconds since its end."""
-    ended = moment(state.ended)
+    ended = parse_time(state.ended)
     return replace(state, ended_ago_s=time.time() - ended.timestamp()) if ended else state
 
 
@@ -326,7 +326,7 @@ class RateLimitedStates:
         if recent and set(ids) <= self._asked:
             problems += self._problems
             return {
-                job_id: replace(dated(state), remembered=True)
+                job_id: replace(with_age(state), remembered=True)
                 for job_id, state in self._answers.items()
             }
         self._problems = []

@@ -42,7 +42,7 @@ OF_SRUN: Final = (
 DEAF_AT_FIRST: Final = """sh -c 'trap "" USR2; exec "$@"' sh"""
 
 
-def unset(options: Collection[str]) -> list[str]:
+def unset_lines(options: Collection[str]) -> list[str]:
     """Lines that unset other jobs' variables, except those that Slurm sets for these `options`."""
     own = [
         name
@@ -56,7 +56,7 @@ def unset(options: Collection[str]) -> list[str]:
     ]
 
 
-def modules(names: Sequence[str]) -> list[str]:
+def module_lines(names: Sequence[str]) -> list[str]:
     """Lines that load only these modules. A missing module ends the job."""
     if not names:
         return []
@@ -67,7 +67,7 @@ def modules(names: Sequence[str]) -> list[str]:
     ]
 
 
-def teardown(lines: Sequence[str]) -> list[str]:
+def teardown_lines(lines: Sequence[str]) -> list[str]:
     """The lines, followed by the exit status of the ranks."""
     return ["status=$?", *lines, "exit $status"] if lines else []
 
@@ -298,7 +298,7 @@ def parameters(
         "tasks_per_node": tasks,
         "cpus_per_task": cpus,
         "gpus_per_node": resources.node_gpus or None,
-        **_memory(resources, site),
+        **_memory_parameters(resources, site),
         "slurm_partition": site.partition,
         "slurm_account": site.account,
         "slurm_qos": site.qos,
@@ -308,9 +308,9 @@ def parameters(
         "slurm_mail_type": ",".join(site.mail_type) or None,
         "slurm_signal_delay_s": min(site.signal_delay_s, limit_min * 10),
         "slurm_array_parallelism": array_parallelism or site.array_parallelism,
-        "slurm_additional_parameters": _further(site) or None,
-        "slurm_setup": [*setup(resources, site), "export HPCNCF_LAUNCHED_BY=slurm"],
-        "slurm_teardown": teardown(site.teardown) or None,
+        "slurm_additional_parameters": _further_parameters(site) or None,
+        "slurm_setup": [*setup_lines(resources, site), "export HPCNCF_LAUNCHED_BY=slurm"],
+        "slurm_teardown": teardown_lines(site.teardown) or None,
         # From Slurm 22.05 on srun does not inherit sbatch's `--cpus-per-task`: a bound step would
         # give each rank one core. And a dead rank must not leave the others waiting for it.
         "slurm_srun_args": [f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1", *site.srun_args],
@@ -332,7 +332,7 @@ def python_inside(site: Site) -> str:
     return shlex.quote(sys.executable) if own else "python3"
 
 
-def _memory(resources: Resources, site: Site) -> dict[str, Any]:
+def _memory_parameters(resources: Resources, site: Site) -> dict[str, Any]:
     node_mib = math.ceil(resources.node_mem_gb * 1024)
     if site.memory == "mem":
         # submitit rounds down, possibly to 0, which would request the memory of the whole node.
@@ -346,16 +346,16 @@ def _memory(resources: Resources, site: Site) -> dict[str, Any]:
 
 def asks_memory(resources: Resources, site: Site) -> bool:
     """Whether `resources.mem_gb` is passed to Slurm at all."""
-    return bool(_memory(resources, site))
+    return bool(_memory_parameters(resources, site))
 
 
-def _further(site: Site) -> dict[str, Any]:
+def _further_parameters(site: Site) -> dict[str, Any]:
     # `--key=False` would set the option.
     flags = {key: value for key, value in site.additional_parameters.items() if value is not False}
     return flags | ({"reservation": site.reservation} if site.reservation is not None else {})
 
 
-def setup(resources: Resources, site: Site) -> list[str]:
+def setup_lines(resources: Resources, site: Site) -> list[str]:
     """Lines of the batch script before srun."""
     threads = str(resources.cpus_per_task)
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -370,8 +370,8 @@ def setup(resources: Resources, site: Site) -> list[str]:
     elif site.venv is not None and site.container is None:
         activate = [f". {quote_path(site.venv)}/bin/activate || exit"]
     return [
-        *unset(_further(site)),
-        *modules(site.modules),
+        *unset_lines(_further_parameters(site)),
+        *module_lines(site.modules),
         *activate,
         *(f"export {k}={shlex.quote(v)}" for k, v in (variables | site.environment).items()),
         *site.setup,
@@ -381,19 +381,19 @@ def setup(resources: Resources, site: Site) -> list[str]:
 ENDING: Final = ".yaml"
 
 
-def templates() -> Path:
+def template_folder() -> Path:
     """slurm_templates/: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "slurm_templates"
     return installed if installed.is_dir() else package.parent / "slurm_templates"
 
 
-def personal() -> Path:
+def personal_sites() -> Path:
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(config) / "hpcncf/sites"
 
 
-def anchored(job: JobSpec, folder: Path) -> JobSpec:
+def with_absolute_site(job: JobSpec, folder: Path) -> JobSpec:
     """The job with its site's path made absolute from the job file's folder."""
     if not _is_path(job.site):
         return job
@@ -408,14 +408,15 @@ def load_sites(name: str) -> Site:
     """
     path = Path(name)
     if not _is_path(name):
-        files = list(templates().glob(f"*{ENDING}"))
+        files = list(template_folder().glob(f"*{ENDING}"))
         with contextlib.suppress(OSError):  # an unreadable configuration folder has no sites
-            files += personal().glob(f"*{ENDING}")
+            files += personal_sites().glob(f"*{ENDING}")
         sites = {file.stem: file for file in files}
         if name not in sites:
             raise UsageError(
                 f"site: no site {name!r}.{did_you_mean(name, list(sites))} Known sites: "
-                f"{', '.join(sorted(sites))} (in {templates()} and {personal()}); or give a path"
+                f"{', '.join(sorted(sites))} (in {template_folder()} and {personal_sites()}); or "
+                "give a path"
             )
         path = sites[name]
     plain = parse_yaml(read_utf8(path), str(path))

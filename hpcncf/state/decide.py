@@ -54,7 +54,7 @@ class Attempt:
 
     @cached_property
     def completed(self) -> bool:
-        return completed(self.ranks)
+        return all_completed(self.ranks)
 
     @cached_property
     def failed(self) -> RankEnd | None:
@@ -107,16 +107,16 @@ def has_all_ranks(ranks: Sequence[RankEnd]) -> bool:
     return len(found) == world_size == 1 + max(found) and min(found) == 0
 
 
-def completed(ranks: Sequence[RankEnd]) -> bool:
+def all_completed(ranks: Sequence[RankEnd]) -> bool:
     """Whether every rank left a record with the outcome `completed`."""
     return has_all_ranks(ranks) and all(record.outcome == "completed" for record in ranks)
 
 
-def complete(run: Run, attempt: Attempt) -> bool:
+def is_complete(run: Run, attempt: Attempt) -> bool:
     return len(attempt.ranks) == run.resources.world_size and attempt.completed
 
 
-def missing(run: Run, attempt: Attempt) -> str:
+def missing_ranks(run: Run, attempt: Attempt) -> str:
     """`ranks 1, 3, ...`: the first of those that left no record."""
     found = {record.rank for record in attempt.ranks}
     without = (str(rank) for rank in range(run.resources.world_size) if rank not in found)
@@ -134,7 +134,7 @@ def last_attempt(run: RunPaths, kind: type[RankEnd] = RankEnd) -> Attempt | None
     return read_attempts(attempts[-1], kind) if attempts else None
 
 
-def unreadable(run: RunPaths) -> str | None:
+def find_read_problem(run: RunPaths) -> str | None:
     """Why the run's folder cannot be read; None if it can, or does not exist."""
     try:
         os.scandir(run.folder).close()
@@ -150,26 +150,26 @@ def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt
     problems, there = list[str](), set[str]()
     # Most of thousands of runs are complete and have one rank: their folder is not listed.
     first = _read_record(files.rank(0), kind, []) if kind is RankEnd else None
-    if first and first.world_size == 1 and completed([first]):
+    if first and first.world_size == 1 and all_completed([first]):
         ranks = [first]
     else:
         there = files.file_names()
         found = [_read_record(path, kind, problems) for path in files.rank_records(there)]
         ranks = [record for record in found if record]
-    is_complete = completed(ranks)
-    if is_complete and kind is RankEnd:
+    whole = all_completed(ranks)
+    if whole and kind is RankEnd:
         there.clear()
-    claim = None if is_complete else _read_record(files.claim, Claim, problems)
+    claim = None if whole else _read_record(files.claim, Claim, problems)
     return Attempt(
         number=files.number,
-        claimed=partial(read_claim, files) if is_complete else claim,
+        claimed=partial(read_claim, files) if whole else claim,
         ranks=ranks,
         # Of thousands of runs most lack these, and to open what is not there takes its time.
         progress=_read_record(files.progress, Progress, problems)
         if "progress.json" in there
         else None,
         end=_read_record(files.end, End, problems) if "end.json" in there else None,
-        alive=not is_complete and _alive(claim, files),
+        alive=not whole and _alive(claim, files),
         problems=problems,
     )
 
@@ -227,7 +227,7 @@ def srun_message(path: Path) -> str:
 
     Raises OSError.
     """
-    text = _end_of(path)
+    text = _read_end(path)
     before = ENDS_OTHERS.split(text)[:-1]
     found = OF_A_TASK.findall(before[-1] if before else text)
     return "task {1} on {0}: {2}".format(*found[-1]) if found else ""
@@ -241,9 +241,9 @@ def attempt_logs(
     return slurm_logs(paths, job_id, rank) if job_id else []
 
 
-def tail(path: Path, lines: int) -> list[str]:
+def read_last_lines(path: Path, lines: int) -> list[str]:
     """The file's last lines that are not empty."""
-    return [line.rstrip() for line in _end_of(path).splitlines() if line.strip()][-lines:]
+    return [line.rstrip() for line in _read_end(path).splitlines() if line.strip()][-lines:]
 
 
 # `ValueError: no such column`: the end of a traceback. That of torchrun itself names no cause.
@@ -260,7 +260,7 @@ def last_exception(files: Sequence[Path]) -> str:
     """The exception that ended a command, from its logs, the last file first; else empty."""
     for path in reversed(files):
         with contextlib.suppress(OSError):
-            for line in reversed(tail(path, LOOKED_AT)):
+            for line in reversed(read_last_lines(path, LOOKED_AT)):
                 if EXCEPTION.fullmatch(line):
                     return printable(line[:200])
     return ""
@@ -277,7 +277,7 @@ def explain_failure(verdict: Verdict, exception: str) -> Verdict:
     return "out_of_memory" if out_of_memory else state, reason
 
 
-def _end_of(path: Path) -> str:
+def _read_end(path: Path) -> str:
     with path.open("rb") as log:
         log.seek(0, 2)
         log.seek(max(log.tell() - LONGEST_TAIL, 0))
@@ -289,7 +289,7 @@ Verdict = tuple[State, str]
 ARRIVING: Final = "its record may be on its way"
 
 
-def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
+def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
     """Of a run that has no attempt by this job."""
     state = sent.slurm
     if state is None:
@@ -309,7 +309,7 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
     return state.state, state.reason
 
 
-def begun(
+def judge_started_job(
     attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
 ) -> Verdict | None:
     """The verdict on a run with an attempt by this job; None if its records decide.
@@ -319,53 +319,53 @@ def begun(
     """
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
-        return _slurms_verdict(state) if state and starved else None
-    if alone and whole and _sigkilled(attempt) and state and _had_the_job(state):
-        return _ends(attempt)
+        return _slurm_verdict(state) if state and starved else None
+    if alone and whole and _is_sigkilled(attempt) and state and _has_job(state):
+        return _describe_ending(attempt)
     if state is None or (state.remembered and attempt.alive):
         return ("running", "") if attempt.alive and not whole else None
     if state.state == "pending":
-        return "pending", requeued(attempt, state)
+        return "pending", describe_requeue(attempt, state)
     if state.state in ("running", "unknown"):
-        return _ending(attempt, state) if whole else _at_work(attempt, state)
+        return _judge_stopped(attempt, state) if whole else _judge_working(attempt, state)
     if state.state == "completed":
-        return None if whole else _on_its_way(attempt, state)
-    return None if state.state in ("failed", "lost") else _slurms_verdict(state)
+        return None if whole else _judge_arriving(attempt, state)
+    return None if state.state in ("failed", "lost") else _slurm_verdict(state)
 
 
-def _slurms_verdict(state: JobState) -> Verdict:
+def _slurm_verdict(state: JobState) -> Verdict:
     return state.state, state.reason
 
 
-def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
+def _judge_stopped(attempt: Attempt, state: JobState) -> Verdict | None:
     """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
     if state.state != "running" or attempt.failed:
         return None
     restart = attempt.claim.slurm_restart if attempt.claim else None
     if state.restarts > (restart or 0):
-        return "running", f"starting again: {requeued(attempt, state)}"
-    return _ends(attempt)
+        return "running", f"starting again: {describe_requeue(attempt, state)}"
+    return _describe_ending(attempt)
 
 
-def _ends(attempt: Attempt) -> Verdict:
+def _describe_ending(attempt: Attempt) -> Verdict:
     return "running", f"ending: {attempt.message}" if attempt.message else "ending"
 
 
-def _had_the_job(state: JobState) -> bool:
+def _has_job(state: JobState) -> bool:
     """Whether Slurm had the job yet when it was asked, which may be some seconds ago."""
     return state.state == "running" or (state.remembered and state.state == "pending")
 
 
-def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
+def _judge_working(attempt: Attempt, state: JobState) -> Verdict | None:
     if attempt.alive:
         return "running", ""
     if state.state == "running":
         return "running", "but its first rank sends no heartbeat"
     # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
-    return None if attempt.failed else _slurms_verdict(state)
+    return None if attempt.failed else _slurm_verdict(state)
 
 
-def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
+def _judge_arriving(attempt: Attempt, state: JobState) -> Verdict | None:
     """A record written lately need not have reached this machine."""
     if attempt.failed:
         return None
@@ -373,17 +373,17 @@ def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
     return ("running", f"{state.reason}: {ARRIVING}") if waits else None
 
 
-def _sigkilled(attempt: Attempt) -> bool:
+def _is_sigkilled(attempt: Attempt) -> bool:
     """Whether SIGKILL ended a command; the end of its job shows whether memory was the reason."""
     return any(record.exit_code == -signal.SIGKILL for record in attempt.ranks)
 
 
-def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
+def with_srun_message(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
     """The job's state with srun's message about the rank that failed, if no record explains it.
 
     The log of a requeued job has the messages of earlier starts, too.
     """
-    is_explained = attempt is not None and attempt.failed and not _sigkilled(attempt)
+    is_explained = attempt is not None and attempt.failed and not _is_sigkilled(attempt)
     if state.state != "failed" or state.restarts or is_explained:
         return state
     try:
@@ -396,7 +396,7 @@ def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
     return replace(state, state=word, reason=f"{state.reason}; srun: {message}")
 
 
-def requeued(attempt: Attempt, state: JobState) -> str:
+def describe_requeue(attempt: Attempt, state: JobState) -> str:
     """`requeued 2 times: stopped by ...; it had reached epoch 3/10, step 120`."""
     times = f" {state.restarts} times" if state.restarts > 1 else ""
     why = f": {attempt.message}" if attempt.message else ""
@@ -424,28 +424,28 @@ def decide(
     `by_hand`: of the Slurm job that took the last attempt, where no submission did. `refused`: why
     the last submission left it out.
     """
-    state, reason = _stands(run, attempt, sent, by_hand)
+    state, reason = _judge(run, attempt, sent, by_hand)
     if state == "planned" and refused:
         reason = f"{NOT_SENT}: {refused}"
     return state, reason + _remedy(run, state)
 
 
-def _stands(
+def _judge(
     run: Run, attempt: Attempt | None, sent: Sent | None, by_hand: JobState | None
 ) -> Verdict:
     waiting = sent is not None and not sent.started
-    if attempt and complete(run, attempt):
+    if attempt and is_complete(run, attempt):
         again = waiting and sent is not None and sent.submission.again
-        verdict = _waiting(run, sent) if again and sent else None
+        verdict = _judge_unstarted(run, sent) if again and sent else None
         return verdict if verdict and verdict[0] == "pending" else ("completed", "")
     # Its launcher or a later submission may have recorded that it has ended.
     known = sent.submission.over.get(run.id, 0) if sent else 0
     at_work = attempt and attempt.alive and not attempt.end and attempt.number > known
     if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
-        return _waiting(run, sent)
+        return _judge_unstarted(run, sent)
     if attempt is None:
         return "planned", NOT_SENT
-    verdict = _attempted(run, attempt, sent, by_hand)
+    verdict = _judge_attempt(run, attempt, sent, by_hand)
     if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
         return "cancelled", f"by {sent.cancelled_by}, while it ran"
     if sent and sent.started and verdict[0] == "cancelled" and sent.submission.cluster == "local":
@@ -462,7 +462,7 @@ def _remedy(run: Run, state: State) -> str:
     return f"; retry -s {key}=N {then}"
 
 
-def stale(run: Run, ranks: Sequence[RankEnd], commit: str | None) -> str | None:
+def find_stale_reason(run: Run, ranks: Sequence[RankEnd], commit: str | None) -> str | None:
     """Why a finished run may not answer today's question; None where nothing speaks against it."""
     for warning in (warning for record in ranks for warning in record.warnings):
         if warning.startswith(ELSEWHERE):
@@ -481,15 +481,15 @@ def stale(run: Run, ranks: Sequence[RankEnd], commit: str | None) -> str | None:
     return None
 
 
-def _waiting(run: Run, sent: Sent) -> Verdict:
+def _judge_unstarted(run: Run, sent: Sent) -> Verdict:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
     if sent.submission.error and sent.job is None:
         return "failed", f"{NOT_SENT}: {sent.submission.error.splitlines()[0]}"
     if sent.job is None:
-        return _being_sent(run, sent)
+        return _judge_unsent(run, sent)
     if sent.submission.cluster == "slurm":
-        return not_begun(sent, sent.job)
+        return judge_unstarted_job(sent, sent.job)
     if sent.alive is None:
         host = sent.submission.host
         return "unknown", f"its local queue is process {sent.job.id} on {host}: run `status` there"
@@ -498,7 +498,7 @@ def _waiting(run: Run, sent: Sent) -> Verdict:
     return "lost", f"its local queue (process {sent.job.id}) has exited; it never started"
 
 
-def _being_sent(run: Run, sent: Sent) -> Verdict:
+def _judge_unsent(run: Run, sent: Sent) -> Verdict:
     if sent.alive is None:
         return "unknown", f"being submitted on {sent.submission.host}, or interrupted there"
     if sent.alive:
@@ -511,35 +511,43 @@ def _being_sent(run: Run, sent: Sent) -> Verdict:
     return "lost", "its submission was interrupted before it was sent"
 
 
-def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None) -> Verdict:
+def _judge_attempt(
+    run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None
+) -> Verdict:
     state = sent.slurm if sent and sent.started else by_hand
     if attempt.end:
         # Runs side by side share a job's memory; Slurm reports the job, not which run was killed.
         starved = state is not None and state.state == "out_of_memory"
-        if state and starved and _killed(attempt.end.exit_codes):
+        if state and starved and _find_killed_rank(attempt.end.exit_codes):
             return state.state, state.reason
-        return _ended(run, attempt, attempt.end)
+        return _judge_end(run, attempt, attempt.end)
     whole = len(attempt.ranks) == run.resources.world_size
     passed = sent is not None and sent.started and sent.turn.passed
     alone = sent is None or sent.job is None or len(sent.job.runs) == 1
-    verdict = begun(attempt, state, whole, passed, alone)
+    verdict = judge_started_job(attempt, state, whole, passed, alone)
     if verdict:
         return verdict
     if whole or attempt.failed:
         return _from_records(attempt)
     if state and state.state == "failed":
-        gone = f"; no record of {missing(run, attempt)}" if attempt.ranks else ""
+        gone = f"; no record of {missing_ranks(run, attempt)}" if attempt.ranks else ""
         return "failed", f"{state.reason}{gone}"
     if state and state.state == "completed":
         return (
             "failed",
-            f"{state.reason} with exit code 0, but no record of {missing(run, attempt)}",
+            f"{state.reason} with exit code 0, but no record of {missing_ranks(run, attempt)}",
         )
     if passed:
-        return "lost", f"its task went on to the next run; no record of {missing(run, attempt)}"
+        return (
+            "lost",
+            f"its task went on to the next run; no record of {missing_ranks(run, attempt)}",
+        )
     if command := _running_command(attempt):
         return "running", f"process {command}, but `hpcncf run` was killed and will write no record"
-    return "lost", f"its processes exited without writing a record for {missing(run, attempt)}"
+    return (
+        "lost",
+        f"its processes exited without writing a record for {missing_ranks(run, attempt)}",
+    )
 
 
 def _running_command(attempt: Attempt) -> int | None:
@@ -551,12 +559,12 @@ def _running_command(attempt: Attempt) -> int | None:
     return now.pid if here else None
 
 
-def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
+def _judge_end(run: Run, attempt: Attempt, end: End) -> Verdict:
     if end.reason == "timeout":
         return "timeout", f"stopped at its limit of {run.resources.timeout_min} min"
     if end.reason == "cancelled":
         return "cancelled", "while it ran"
-    killed = _killed(end.exit_codes)
+    killed = _find_killed_rank(end.exit_codes)
     if killed:
         return "failed", killed
     if any(record.outcome != "completed" for record in attempt.ranks):
@@ -566,11 +574,11 @@ def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
         return "failed", describe_exit(*code)
     return (
         "lost",
-        f"every rank exited with code 0, but no record of {missing(run, attempt)}",
+        f"every rank exited with code 0, but no record of {missing_ranks(run, attempt)}",
     )
 
 
-def _killed(exit_codes: list[int | None]) -> str | None:
+def _find_killed_rank(exit_codes: list[int | None]) -> str | None:
     """The first rank that a signal ended which we do not send ourselves: that is the cause."""
     for rank, code in enumerate(exit_codes):
         if code is not None and code < 0 and -code not in SENT_BY_US:

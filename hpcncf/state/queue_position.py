@@ -13,7 +13,7 @@ from hpcncf.records.submissions import Submission, Submitted, SubmittedJob
 from hpcncf.state.decide import Attempt, Turn
 
 
-def local(
+def local_turns(
     paths: ResultPaths,
     runs: Sequence[Run],
     attempts: Mapping[str, Attempt | None],
@@ -30,7 +30,8 @@ def local(
         before = 0
         for pack in plan.pack_runs([planned[each] for each in submission.runs if each in planned]):
             has_begun = [
-                begun(attempts.get(run.id), submission, submission.job_of(run.id)) for run in pack
+                is_begun(attempts.get(run.id), submission, submission.job_of(run.id))
+                for run in pack
             ]
             waiting = [
                 run.id
@@ -43,14 +44,14 @@ def local(
     return found
 
 
-def begun(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
+def is_begun(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
     """Whether the last attempt is this submission's, or leaves it nothing to do."""
     if attempt and not submission.again and attempt.completed:
         return True
-    return started(attempt, submission, job)
+    return is_of_submission(attempt, submission, job)
 
 
-def in_tasks(
+def task_turns(
     runs: Sequence[Run],
     attempts: Mapping[str, Attempt | None],
     submitted: Submitted,
@@ -65,11 +66,11 @@ def in_tasks(
                 if len(job.runs) > 1:
                     size = next((sizes[run_id] for run_id in job.runs if run_id in sizes), 1)
                     done = complete & set(sizes)
-                    found |= _in_task(submission, job, attempts, submitted, done, size)
+                    found |= _turns_in_task(submission, job, attempts, submitted, done, size)
     return found
 
 
-def _in_task(
+def _turns_in_task(
     submission: Submission,
     job: SubmittedJob,
     attempts: Mapping[str, Attempt | None],
@@ -79,7 +80,9 @@ def _in_task(
 ) -> dict[str, Turn]:
     """`size`: so many of its runs begin side by side."""
     together = plan.batched(job.runs, size)
-    ours = {run_id for run_id in job.runs if started(attempts.get(run_id), submission, job)}
+    ours = {
+        run_id for run_id in job.runs if is_of_submission(attempts.get(run_id), submission, job)
+    }
     latest = max((number for number, pack in enumerate(together) if ours & {*pack}), default=-1)
     turns, before = dict[str, Turn](), 0
     for number, pack in enumerate(together):
@@ -99,7 +102,9 @@ def _has_ended(attempt: Attempt | None) -> bool:
     return attempt is not None and bool(attempt.ranks)
 
 
-def started(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
+def is_of_submission(
+    attempt: Attempt | None, submission: Submission, job: SubmittedJob | None
+) -> bool:
     """Whether the last attempt is this submission's; hosts' clocks differ, so no time is asked."""
     if attempt is None:
         return False

@@ -22,17 +22,17 @@ from hpcncf.state.decide import (
     Sent,
     Turn,
     attempt_logs,
-    complete,
     decide,
     explain_failure,
-    explained,
+    find_read_problem,
+    find_stale_reason,
+    is_complete,
     last_attempt,
     last_exception,
     script_log,
-    stale,
-    unreadable,
+    with_srun_message,
 )
-from hpcncf.state.queue_position import begun, in_tasks, local
+from hpcncf.state.queue_position import is_begun, local_turns, task_turns
 
 # `unknown`: Slurm does not answer, or its accounting is some seconds behind.
 UNDER_WAY: Final = ("pending", "running", "unknown")
@@ -81,21 +81,21 @@ def states(
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)
     pairs = [(run, attempts[run.id]) for run in plan.runs]
-    complete_runs = {run.id for run, attempt in pairs if attempt and complete(run, attempt)}
+    complete_runs = {run.id for run, attempt in pairs if attempt and is_complete(run, attempt)}
     asked = _slurm_jobs(plan.runs, attempts, sent, complete_runs)
-    seen = Seen(
+    seen = Observations(
         paths=paths,
         submitted=submitted,
         slurm=ask(asked, problems),
-        waiting=local(paths, plan.runs, attempts, sent)
-        | in_tasks(plan.runs, attempts, submitted, complete_runs),
+        waiting=local_turns(paths, plan.runs, attempts, sent)
+        | task_turns(plan.runs, attempts, submitted, complete_runs),
         commit=_commit() if complete_runs else None,
         is_same_process=cache(is_same_process),
     )
     closed = {
         run.id: why
         for run in plan.runs
-        if attempts[run.id] is None and (why := unreadable(paths.run(run.id)))
+        if attempts[run.id] is None and (why := find_read_problem(paths.run(run.id)))
     }
     found = [
         RunState(run, "unknown", "its folder cannot be read", None, [], None, [closed[run.id]])
@@ -114,7 +114,7 @@ def _commit() -> str | None:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     """What is asked once for all runs."""
 
     paths: ResultPaths
@@ -149,14 +149,14 @@ def _slurm_job(attempt: Attempt | None) -> str | None:
 
 
 def _state(
-    run: Run, attempt: Attempt | None, submission: Submission | None, seen: Seen
+    run: Run, attempt: Attempt | None, submission: Submission | None, seen: Observations
 ) -> RunState:
-    sent = _sent(run, attempt, submission, seen) if submission else None
+    sent = _build_sent(run, attempt, submission, seen) if submission else None
     by_hand = seen.slurm.get(_slurm_job(attempt) or "") if seen.slurm else None
     verdict = decide(run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, ""))
     ranks = attempt.ranks if attempt else []
     if verdict[0] == "failed":
-        verdict = explain_failure(verdict, _exception(run, attempt, seen.paths))
+        verdict = explain_failure(verdict, _find_exception(run, attempt, seen.paths))
     state, reason = verdict
     slurm = sent.slurm if sent and sent.slurm else by_hand
     return RunState(
@@ -167,15 +167,15 @@ def _state(
         ranks=ranks,
         progress=attempt.progress if attempt else None,
         problems=attempt.problems if attempt else [],
-        stale=stale(run, ranks, seen.commit) if state == "completed" else None,
+        stale=find_stale_reason(run, ranks, seen.commit) if state == "completed" else None,
         job=sent.job if sent else None,
         slurm=slurm,
-        node=_node(attempt, slurm, state),
-        begun_at=_begun_at(attempt, sent),
+        node=_find_node(attempt, slurm, state),
+        begun_at=_find_start(attempt, sent),
     )
 
 
-def _exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
+def _find_exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
     """What ended a command, as its log has it; our own training has it in its record."""
     if attempt is None or run.training is not None:
         return ""
@@ -185,14 +185,14 @@ def _exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
     return last_exception(attempt_logs(paths, files, job_id, failed.rank if failed else 0))
 
 
-def _begun_at(attempt: Attempt | None, sent: Sent | None) -> str | None:
+def _find_start(attempt: Attempt | None, sent: Sent | None) -> str | None:
     ours = sent is None or sent.started
     open_attempt = attempt if attempt and not attempt.completed else None
     claim = open_attempt.claim if ours and open_attempt else None
     return claim.claimed_at if claim else None
 
 
-def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
+def _find_node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
     if state in ("planned", "pending"):
         return ""
     if slurm and slurm.node:
@@ -202,25 +202,27 @@ def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
     return attempt.claim.node if attempt and attempt.claim else ""
 
 
-def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen) -> Sent:
+def _build_sent(
+    run: Run, attempt: Attempt | None, submission: Submission, seen: Observations
+) -> Sent:
     job = submission.job_of(run.id)
     cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
     slurm = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
     if slurm and job:
         log = script_log(seen.paths, submission.user, job.id)
-        slurm = explained(slurm, attempt, log)
+        slurm = with_srun_message(slurm, attempt, log)
     return Sent(
         submission=submission,
         job=job,
-        started=begun(attempt, submission, job),
-        alive=_alive(submission, job, seen.is_same_process),
+        started=is_begun(attempt, submission, job),
+        alive=_is_queue_alive(submission, job, seen.is_same_process),
         turn=seen.waiting.get(run.id, Turn()),
         cancelled_by=cancelled.user if cancelled else None,
         slurm=slurm,
     )
 
 
-def _alive(
+def _is_queue_alive(
     submission: Submission, job: SubmittedJob | None, is_same: Callable[[int, float], bool]
 ) -> bool | None:
     if submission.host != os.uname().nodename:

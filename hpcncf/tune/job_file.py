@@ -21,7 +21,7 @@ from hpcncf.launch.submit import find_refusals
 from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
-from hpcncf.slurm.site import anchored
+from hpcncf.slurm.site import with_absolute_site
 from hpcncf.tune.search import (
     Ask,
     Figure,
@@ -316,7 +316,7 @@ SUFFIX: Final = "-tune"
 
 def job_of(path: Path, settings: list[str]) -> JobSpec:
     """The job file's settings, under the name of its tuning. Raises UsageError."""
-    job = anchored(load_job(path, settings), path.parent)
+    job = with_absolute_site(load_job(path, settings), path.parent)
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 

@@ -15,7 +15,7 @@ from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import claims
 from hpcncf.records.claims import is_alive
 from hpcncf.records.schema import Claim, End, EndReason, read_optional, utc_now
-from hpcncf.state.decide import complete, last_attempt
+from hpcncf.state.decide import is_complete, last_attempt
 from hpcncf.worker.environment import Place, launched_by, requeued, slurm_job_id
 from hpcncf.worker.signals import restart
 
@@ -80,7 +80,7 @@ def needs_run(paths: ResultPaths, run: Run, again: bool) -> bool:
     """Whether a task still has to run it. With `again` a complete run counts as done only if this
     very job completed it, in this start or an earlier one."""
     attempt = last_attempt(paths.run(run.id))
-    if attempt is None or not complete(run, attempt):
+    if attempt is None or not is_complete(run, attempt):
         return True
     by = attempt.claim.slurm_job_id if attempt.claim else None
     return again and by != slurm_job_id()

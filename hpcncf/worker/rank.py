@@ -21,8 +21,8 @@ from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import plan_file as folders
 from hpcncf.records.claims import later_attempt
 from hpcncf.records.plan_file import read_plan
-from hpcncf.slurm.site import anchored
-from hpcncf.state.decide import complete, last_attempt, read_attempts
+from hpcncf.slurm.site import with_absolute_site
+from hpcncf.state.decide import is_complete, last_attempt, read_attempts
 from hpcncf.worker import environment
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import rank
@@ -62,7 +62,7 @@ def find(
     if leave_plan and paths.plan.exists():
         folders.add_run(paths, plan.job, run)
     elif leave_plan:
-        folders.leave_plan(paths, anchored(job, source.parent), plan)
+        folders.leave_plan(paths, with_absolute_site(job, source.parent), plan)
     return run, paths
 
 
@@ -130,7 +130,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
     if place.rank == 0:
         print_line(end_line(recorded.attempt.rank(0)))
-    if complete(run, read_attempts(recorded.attempt)):  # true for the last rank
+    if is_complete(run, read_attempts(recorded.attempt)):  # true for the last rank
         for path in (paths.checkpoint, paths.previous_checkpoint, *paths.partial_files()):
             _remove(path)
     return 0
@@ -148,7 +148,7 @@ def _remove(path: Path) -> None:
 def _done(run: Run, paths: RunPaths, again: bool) -> bool:
     """Whether the run is complete; with `again`, by an earlier start of this very job."""
     last = last_attempt(paths)
-    if last is None or not complete(run, last):
+    if last is None or not is_complete(run, last):
         return False
     return not again or (last.claim is not None and requeued(last.claim.slurm_job_id))
 

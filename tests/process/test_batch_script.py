@@ -25,19 +25,19 @@ from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.submissions import user
-from hpcncf.slurm.batch_script import Source, text, text_byhand
+from hpcncf.slurm.batch_script import Source, plain_script, script_text
 from hpcncf.slurm.site import (
     DEAF_AT_FIRST,
     Site,
-    anchored,
     load_sites,
-    modules,
+    module_lines,
     parameters,
-    personal,
+    personal_sites,
     python_request,
-    setup,
-    teardown,
-    templates,
+    setup_lines,
+    teardown_lines,
+    template_folder,
+    with_absolute_site,
 )
 
 JobFile = Callable[[str], Path]
@@ -76,7 +76,7 @@ def planned(repeats: int = 1, **asked: object) -> tuple[JobSpec, list[Run]]:
 
 def by_hand(site: Site, repeats: int = 1, **asked: object) -> str:
     job, runs = planned(repeats, **asked)
-    return text_byhand(job, site, runs, SOURCE)
+    return plain_script(job, site, runs, SOURCE)
 
 
 def bash(script: str, **variables: str) -> str:
@@ -91,11 +91,11 @@ def bash(script: str, **variables: str) -> str:
 
 
 def test_templates_and_examples_are_readable() -> None:
-    sites = {path.stem for path in templates().glob("*.yaml")}
+    sites = {path.stem for path in template_folder().glob("*.yaml")}
     assert {"cpu", "gpu"} <= sites
     for name in sites:
-        assert load_sites(name) == load_sites(str(templates() / f"{name}.yaml"))
-    examples = sorted(templates().glob("*.sbatch"))
+        assert load_sites(name) == load_sites(str(template_folder() / f"{name}.yaml"))
+    examples = sorted(template_folder().glob("*.sbatch"))
     assert {path.stem for path in examples} == set(SCRIPTS)
     for path in examples:
         subprocess.run(["bash", "-n", path], check=True)
@@ -105,8 +105,8 @@ def test_sites_are_found_by_name_and_path_and_wrong_ones_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    personal().mkdir(parents=True)
-    (personal() / "cpu.yaml").write_text("partition: mine\n")
+    personal_sites().mkdir(parents=True)
+    (personal_sites() / "cpu.yaml").write_text("partition: mine\n")
     assert load_sites("cpu").partition == "mine", "a user's own before the template"
     with pytest.raises(UsageError, match=r"no site 'cpus'.*'cpu'.*Known sites: .*cpu, .*gpu"):
         load_sites("cpus")
@@ -114,9 +114,9 @@ def test_sites_are_found_by_name_and_path_and_wrong_ones_named(
     with pytest.raises(UsageError, match=r"wrong\.yaml: unknown key 'partitoin'.*'partition'"):
         load_sites(str(tmp_path / "wrong.yaml"))
     job = JobSpec(name="a", site="site.yaml", data=Data(path="d"))
-    assert anchored(job, tmp_path).site == str(tmp_path / "site.yaml")
+    assert with_absolute_site(job, tmp_path).site == str(tmp_path / "site.yaml")
     named = JobSpec(name="a", site="cpu", data=Data(path="d"))
-    assert anchored(named, tmp_path) == named
+    assert with_absolute_site(named, tmp_path) == named
 
 
 def test_a_site_and_a_job_together_make_the_request() -> None:
@@ -245,11 +245,11 @@ def test_printed_scripts_are_sent_byte_by_byte(
 ) -> None:
     path = job_file(f"site: ./some.yaml\nrepeats: {repeats}\n")
     (path.parent / "some.yaml").write_text(KNOWN_HERE)
-    job = anchored(load.load_job(path), path.parent)
+    job = with_absolute_site(load.load_job(path), path.parent)
     paths = ResultPaths(path.parent / folder)
     submit(paths, job, leave_plan(paths, job, load.build_plan(job, path)), "slurm")
     logs = paths.submitit(user())
-    assert fake_slurm.submitted == [text(logs, job, job.resources, repeats)]
+    assert fake_slurm.submitted == [script_text(logs, job, job.resources, repeats)]
 
 
 def test_the_script_of_a_site_that_sets_everything(
@@ -259,14 +259,17 @@ def test_the_script_of_a_site_that_sets_everything(
     (tmp_path / "all.yaml").write_text(EVERYTHING)
     job, _ = planned(mem_gb=1, timeout_min=2)
     job = job.model_copy(update={"site": str(tmp_path / "all.yaml")})
-    assert text(Path("/shared/results"), job, job.resources, 2) == (DATA / "site.sh").read_text()
+    assert (
+        script_text(Path("/shared/results"), job, job.resources, 2)
+        == (DATA / "site.sh").read_text()
+    )
 
 
 @pytest.mark.parametrize("folder", ["50%", "back\\slash", "two\nlines"])
 def test_a_folder_whose_name_slurm_would_interpret_is_refused(folder: str) -> None:
     job, _ = planned()
     with pytest.raises(UsageError, match=r"Slurm interprets .*Choose --results"):
-        text(Path("/shared") / folder, job, job.resources, 1)
+        script_text(Path("/shared") / folder, job, job.resources, 1)
 
 
 TEXTS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -283,7 +286,7 @@ def test_no_variable_path_or_container_breaks_out_into_the_shell(
 ) -> None:
     container = shlex.join(["apptainer", "exec", image])
     site = Site(environment=variables, venv=f"/{name}", container=container)
-    lines = [*setup(Resources(), site), f"printf '%s\\0' {python_request(site)}", "env -0"]
+    lines = [*setup_lines(Resources(), site), f"printf '%s\\0' {python_request(site)}", "env -0"]
     shown = bash("\n".join(lines)).split("\0")
     assert shown[:4] == ["apptainer", "exec", image, f"/{name}/bin/python"]
     found = dict(entry.split("=", 1) for entry in shown[4:] if "=" in entry)
@@ -314,20 +317,20 @@ def test_variables_of_another_job_are_unset() -> None:
         "SUBMITIT_EXECUTOR": "local",
     }
     kept = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2", "MINE": "1"}
-    lines = setup(Resources(), Site())
+    lines = setup_lines(Resources(), Site())
     shown = bash("\n".join([*lines, "env"]), **leaked, **kept).splitlines()
     names = {line.partition("=")[0] for line in shown}
     assert names & set(leaked) == set()
     assert set(kept) <= names
-    asked = setup(Resources(), Site(additional_parameters={"hint": "nomultithread"}))
+    asked = setup_lines(Resources(), Site(additional_parameters={"hint": "nomultithread"}))
     assert "SLURM_HINT" not in " ".join(asked), "Slurm sets it for this job"
 
 
 def test_a_script_ends_as_its_ranks_did_and_early_without_a_module() -> None:
     for lines in (["true"], ["false", "true"]):
-        script = "\n".join(["(exit 5)", *teardown(lines)])
+        script = "\n".join(["(exit 5)", *teardown_lines(lines)])
         assert subprocess.run(["bash", "-c", script], check=False).returncode == 5
-    script = "\n".join(["module() { [ $1 = purge ]; }", *modules(["gcc/12"]), "echo started"])
+    script = "\n".join(["module() { [ $1 = purge ]; }", *module_lines(["gcc/12"]), "echo started"])
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
 
@@ -349,8 +352,8 @@ def test_by_hand_slurm_gets_the_same_request(tmp_path: Path) -> None:
     for repeats in (1, 3):
         job, runs = planned(repeats, nodes=2, gpus_per_node=1, mem_gb=0.5)
         job = job.model_copy(update={"site": str(tmp_path / "all.yaml"), "exclusive": True})
-        plain = text_byhand(job, load_sites(job.site), runs, SOURCE)
-        assert flags(plain) == flags(text(tmp_path, job, job.resources, repeats))
+        plain = plain_script(job, load_sites(job.site), runs, SOURCE)
+        assert flags(plain) == flags(script_text(tmp_path, job, job.resources, repeats))
     assert "#SBATCH --mem=1536M" in by_hand(Site(), mem_gb=1.5)
 
 
@@ -358,7 +361,7 @@ def test_by_hand_each_task_of_an_array_has_a_run_of_its_own() -> None:
     """Values in comments stay on their lines."""
     job, runs = planned(3)
     runs[0] = runs[0].model_copy(update={"varied": {"data.path": "/a\nrm -rf ~"}})
-    script = text_byhand(job, Site(), runs, SOURCE)
+    script = plain_script(job, Site(), runs, SOURCE)
     chosen = script[script.index("runs=(") : script.index("srun")]
     found = [bash(f"SLURM_ARRAY_TASK_ID={n}\n{chosen}\necho $run").strip() for n in range(3)]
     assert found == [run.id for run in runs]
@@ -387,7 +390,7 @@ def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
 ) -> None:
     job, runs = planned()
     source = Source(Path("/j", file), Path("/r", results), [setting])
-    script = text_byhand(job, Site(container="env"), runs, source)
+    script = plain_script(job, Site(container="env"), runs, source)
     shown = bash("srun() { printf '%s\\0' \"$@\"; }\n" + script).split("\0")
     assert shown[shown.index("-m") + 1 :] == [
         *("hpcncf.worker", str(Path("/j", file)), "--run-id", runs[0].id),

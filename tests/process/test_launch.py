@@ -19,7 +19,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources, Training
-from hpcncf.launch.job_arrays import Quota, query_quota, queued
+from hpcncf.launch.job_arrays import Quota, query_queued, query_quota
 from hpcncf.launch.submit import (
     check,
     choose_cluster,
@@ -37,7 +37,7 @@ from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import End, utc_now, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
-from hpcncf.slurm.site import anchored
+from hpcncf.slurm.site import with_absolute_site
 from hpcncf.state import status
 
 JobFile = Callable[[str], Path]
@@ -49,7 +49,7 @@ grid:
 
 
 def prepared(path: Path, *overrides: str) -> tuple[ResultPaths, JobSpec, Plan]:
-    job = anchored(load.load_job(path, overrides), path.parent)
+    job = with_absolute_site(load.load_job(path, overrides), path.parent)
     paths = ResultPaths(path.parent / "results" / job.name)
     return paths, job, leave_plan(paths, job, load.build_plan(job, path, overrides))
 
@@ -387,4 +387,4 @@ def test_slurm_is_asked_for_its_largest_array(
     """0 forbids arrays, but not jobs; without an answer nothing is limited."""
     fake_slurm.set(**known)
     assert query_quota() == Quota(array)
-    assert queued(["1_0"]) == (None if "controller" in known else set())
+    assert query_queued(["1_0"]) == (None if "controller" in known else set())

@@ -31,7 +31,7 @@ from hpcncf.records.code_version import record_code
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
-from hpcncf.slurm.batch_script import guard, make_private_folder
+from hpcncf.slurm.batch_script import guard_line, make_private_folder
 from hpcncf.slurm.site import load_sites
 
 ROOT = Path(__file__).parents[2]
@@ -178,7 +178,7 @@ def test_a_job_starts_only_with_its_users_own_folder(tmp_path: Path, name: str) 
     folder = tmp_path / name
 
     def exit_code() -> int:
-        script = f"{guard(folder)}\nexit 42"
+        script = f"{guard_line(folder)}\nexit 42"
         return subprocess.run(["bash", "-c", script], check=False, capture_output=True).returncode
 
     folder.mkdir()

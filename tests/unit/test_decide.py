@@ -25,8 +25,8 @@ from hpcncf.state.decide import (
     Turn,
     decide,
     explain_failure,
+    find_stale_reason,
     last_exception,
-    stale,
 )
 from hpcncf.state.status import states
 
@@ -217,18 +217,18 @@ def test_where_more_time_or_memory_helps_the_reason_says_how(
 
 def test_what_other_code_or_other_data_made_is_stale() -> None:
     whole = attempt(RUN, 2).ranks
-    assert stale(RUN, whole, "abc1234") is None
-    assert stale(RUN, whole, None) is None
-    assert stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
+    assert find_stale_reason(RUN, whole, "abc1234") is None
+    assert find_stale_reason(RUN, whole, None) is None
+    assert find_stale_reason(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
     elsewhere = f"{ELSEWHERE}/there, and were submitted by hpcncf (/here)"
     by_others = whole[0].model_copy(update={"warnings": [elsewhere]})
-    seen = stale(RUN, [by_others], "abc1234")
+    seen = find_stale_reason(RUN, [by_others], "abc1234")
     assert seen == f"ran other code than was submitted: {elsewhere}"
     warned = [whole[0].model_copy(update={"warnings": [f"{CHANGED}hpcncf (/here) is not"]})]
     seen = "ran other code than was submitted: hpcncf (/here) is not"
-    assert stale(RUN, warned, None) == seen
+    assert find_stale_reason(RUN, warned, None) == seen
     other = RUN.model_copy(update={"data_key": "other"})
-    assert "other data (key, now other)" in (stale(other, whole, None) or "")
+    assert "other data (key, now other)" in (find_stale_reason(other, whole, None) or "")
 
 
 TRACEBACK = (

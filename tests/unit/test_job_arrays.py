@@ -26,10 +26,10 @@ def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> l
 @given(st.integers(1, 40), st.integers(1, 9))
 def test_tasks_hold_every_run_once_in_order_and_no_more_than_asked(number: int, each: int) -> None:
     wanted = runs(number, each, (1, 2))
-    tasks = job_arrays.tasks(wanted)
+    tasks = job_arrays.build_tasks(wanted)
     assert {len({run.resources for run in task}) for task in tasks} == {1}
     assert max(map(len, tasks)) == min(number, each)
-    for shape in job_arrays.shapes(tasks):
+    for shape in job_arrays.group_by_resources(tasks):
         in_order = [run for task in shape for run in task]
         assert in_order == [run for run in wanted if run.resources == in_order[0].resources]
 
@@ -53,16 +53,16 @@ class Slurm:
 def test_all_room_is_used_whether_or_not_it_is_reported(
     number: int, room: int, seen: bool, array: int
 ) -> None:
-    slurm, wanted = Slurm(room), job_arrays.tasks(runs(number, cpus=(1, 2)))
-    said = job_arrays.fit(wanted, Quota(array, room if seen else None), slurm.give)
+    slurm, wanted = Slurm(room), job_arrays.build_tasks(runs(number, cpus=(1, 2)))
+    said = job_arrays.send_while_room(wanted, Quota(array, room if seen else None), slurm.give)
     assert sum(map(len, slurm.taken)) == min(room, 2 * number)
     assert all(len(each) <= array for each in slurm.taken)
     assert bool(said) == (not seen and room < 2 * number)
 
 
 def test_an_unknown_room_is_found_in_few_calls() -> None:
-    slurm, wanted = Slurm(37), job_arrays.tasks(runs(1000))
-    job_arrays.fit(wanted, Quota(1001), slurm.give)
+    slurm, wanted = Slurm(37), job_arrays.build_tasks(runs(1000))
+    job_arrays.send_while_room(wanted, Quota(1001), slurm.give)
     assert sum(map(len, slurm.taken)) == 37
     assert slurm.calls <= 12
 

@@ -243,7 +243,7 @@ def test_a_task_cut_into_packs_has_every_run_once_and_a_short_pack_last(
     repeats: int, size: int, rates: int, in_turn: int
 ) -> None:
     wanted = runs(repeats, size, rates, in_turn)
-    tasks = job_arrays.tasks(wanted)
+    tasks = job_arrays.build_tasks(wanted)
     assert sorted(run.id for task in tasks for run in task) == sorted(run.id for run in wanted)
     assert all(len(task) <= size * in_turn for task in tasks)
     cut = [pack for task in tasks for pack in plan.batched(task, size)]

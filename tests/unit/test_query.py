@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from hpcncf.slurm import preflight, query
-from hpcncf.slurm.query import elements, masters, merged, parse_config, read_sacct, read_squeue
+from hpcncf.slurm.query import (
+    array_ids,
+    expand_elements,
+    merge_states,
+    parse_config,
+    read_sacct,
+    read_squeue,
+)
 from hpcncf.slurm.states import NEVER, STATES, WORDS, JobState, describe_reason, state_of
 
 RECORDED = sorted((Path(__file__).parents[1] / "data").glob("slurm-*"))
@@ -90,7 +97,7 @@ def test_squeue_knows_jobs_under_way_and_sacct_their_ends() -> None:
     account = read_sacct(ACCOUNT)
     cancelled = {job for job, state in account.items() if state.state == "cancelled"}
     assert cancelled == {"3", "29_1", "29_2", "29_4"}, "elements that never started share a row"
-    both = merged(read_squeue(QUEUE), account)
+    both = merge_states(read_squeue(QUEUE), account)
     assert (both["26"].state, both["26"].restarts) == ("pending", 1)
     assert "CANCELLED by 0" in both["3"].reason
     assert both["25_1"].state == "completed"
@@ -100,7 +107,7 @@ def test_squeue_knows_jobs_under_way_and_sacct_their_ends() -> None:
     # Seen for some seconds after an array's end, before its elements have rows.
     assert "66_0" not in both
     late = read_sacct("24|RUNNING|0:0|00:00:01|Unknown|node1\n")
-    assert merged(read_squeue(QUEUE), late)["24"].state == "failed"
+    assert merge_states(read_squeue(QUEUE), late)["24"].state == "failed"
 
 
 def test_torn_and_odd_rows_are_skipped() -> None:
@@ -117,7 +124,7 @@ def recorded(request: pytest.FixtureRequest) -> Path:
 
 def test_the_states_and_ends_of_jobs_are_read(recorded: Path) -> None:
     queue = read_squeue((recorded / "squeue.txt").read_text())
-    found = merged(queue, read_sacct((recorded / "sacct.txt").read_text()))
+    found = merge_states(queue, read_sacct((recorded / "sacct.txt").read_text()))
     assert {job: found[job].state for job in ("1", "2", "3", "5_0", "6")} == {
         "1": "failed",
         "2": "failed",
@@ -155,7 +162,7 @@ def test_states_nodes_and_partitions_are_those_of_slurms_own_json(recorded: Path
     for job in rows(recorded, "squeue", "jobs"):
         array, task = job["array_job_id"]["number"], job["array_task_id"]
         element = task["number"] if task["set"] else f"[{job['array_task_string']}]"
-        for name in elements(f"{array}_{element}" if array else str(job["job_id"])):
+        for name in expand_elements(f"{array}_{element}" if array else str(job["job_id"])):
             seen[name] = job["job_state"][0]
     ended = {}
     for job in rows(recorded, "sacct", "jobs"):
@@ -191,16 +198,16 @@ def test_states_nodes_and_partitions_are_those_of_slurms_own_json(recorded: Path
     ],
 )
 def test_durations_are_read(text: str, number: float | None) -> None:
-    assert query.seconds(text) == number
+    assert query.parse_duration(text) == number
 
 
 def test_times_ids_and_configuration_are_read() -> None:
-    moment = query.moment("2026-01-31T14:05:00")
+    moment = query.parse_time("2026-01-31T14:05:00")
     assert (moment.hour, moment.tzinfo is None) == (14, False)
-    assert query.moment("Unknown") is None
-    assert masters(["12_0", "12_1", "9"]) == ["12", "9"]
-    assert elements("66_[2-4,7%2]") == ["66_2", "66_3", "66_4", "66_7"]
-    assert elements("66_2") == ["66_2"]
+    assert query.parse_time("Unknown") is None
+    assert array_ids(["12_0", "12_1", "9"]) == ["12", "9"]
+    assert expand_elements("66_[2-4,7%2]") == ["66_2", "66_3", "66_4", "66_7"]
+    assert expand_elements("66_2") == ["66_2"]
     text = "Configuration data as of 2026-01-01\nMaxArraySize            = 1001\nPlugin = a=b\n"
     assert parse_config(text) == {"MaxArraySize": "1001", "Plugin": "a=b"}
 

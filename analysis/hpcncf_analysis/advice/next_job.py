@@ -22,7 +22,7 @@ from hpcncf.ncf.data.manifest import DataError
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper, read_plan
 from hpcncf.records.schema import write_text
-from hpcncf.slurm.batch_script import Source, directives, text_byhand
+from hpcncf.slurm.batch_script import Source, directives, plain_script
 from hpcncf.slurm.site import Site, load_sites
 from hpcncf_analysis.advice.judge import (
     CHOICES,
@@ -524,6 +524,6 @@ def _batch_script(path: Path, site: Site, results: Path) -> str | None:
     job = load_job(path)
     source = Source(path.resolve(), results / job.name)
     try:
-        return text_byhand(job, site, build_plan(job, path).runs, source, NOTE)
+        return plain_script(job, site, build_plan(job, path).runs, source, NOTE)
     except (UsageError, DataError):  # other data, of another format; runs side by side
         return None

@@ -49,7 +49,7 @@ def mebibytes(text: str) -> float | None:
 
 def seconds(text: str) -> float | None:
     """Slurm's and PBS's `[DD-][[HH:]MM:]SS[.mmm]`; None for UNLIMITED, say."""
-    value = query.seconds(text) if ":" in text else number(text)
+    value = query.parse_duration(text) if ":" in text else number(text)
     return value if value is not None and isfinite(value) else None
 
 
