@@ -71,33 +71,25 @@ def test_the_job_file_is_read_back_as_the_same_job(tmp_path: Path) -> None:
         site="gpu",
         exclusive=True,
         model={"layers": [64, 8]},
-        training={"epochs": 7, "lr": 0.002, "batch_size_per_rank": 64, "loader": "batched"},
+        training={"max_steps": 10, "lr": 0.002, "batch_size_per_rank": 64, "loader": "batched"},
         grid={"resources.cpus_per_task": [3], "training.seed": [9]},
     )
     asked = Resources(nodes=2, tasks_per_node=2, cpus_per_task=3, mem_gb=1.5, timeout_min=12)
     job = build_next_job(run, asked, "demo-next", base)
     path = tmp_path / "next.yaml"
-    path.write_text(job_as_yaml(job, ["for a reader: 50 % of it"]))
+    path.write_text(job_as_yaml(job, ["for a reader: 50 % of it", "two"]))
+    text = path.read_text()
+    assert text.startswith("# for a reader: 50 % of it\n# two\nname: demo-next\nsite: gpu\n")
+    for line in ("nodes: 2", "mem_gb: 1.5", "timeout_min: 12", "epochs: 3", "engine: reference"):
+        assert f"\n  {line}\n" in text, "a reader looks for it even at its default"
+    assert "dropout" not in text
     assert load_job(path) == job
     (again,) = expand_job(job).runs
-    assert (again.model, again.training) == (run.model, run.training)
+    assert run.training
+    whole_epochs = run.training.model_copy(update={"max_steps": None})
+    assert (again.model, again.training) == (run.model, whole_epochs)
     assert again.resources == asked
     assert (job.site, job.exclusive, job.grid) == ("gpu", True, {})
-
-
-def test_what_a_reader_looks_for_stands_there_even_at_its_default() -> None:
-    run, base = run_of(data=DATA)
-    text = job_as_yaml(build_next_job(run, run.resources, "demo-next", base), ["one", "two"])
-    assert text.startswith("# one\n# two\nname: demo-next\nsite: cpu\n")
-    for line in ("nodes: 1", "mem_gb: 4.0", "timeout_min: 30", "epochs: 3", "engine: reference"):
-        assert f"\n  {line}\n" in text
-    assert "dropout" not in text
-
-
-def test_epochs_that_were_cut_short_are_asked_for_whole() -> None:
-    run, base = run_of(data=DATA, training={"max_steps": 10})
-    job = build_next_job(run, run.resources, "demo-next", base)
-    assert job.training.max_steps is None
 
 
 def test_a_command_keeps_its_words_parameters_and_folder(tmp_path: Path) -> None:
@@ -114,35 +106,19 @@ def test_a_command_keeps_its_words_parameters_and_folder(tmp_path: Path) -> None
     assert "training" not in path.read_text()
 
 
-def test_the_braces_of_a_command_that_was_typed_stay_braces() -> None:
-    run, _ = run_of(workload={"command": ["awk", "PLACE"]})
-    typed = run.workload.model_copy(update={"command": ["awk", "{print $1}"]})  # type: ignore[union-attr]
-    run = run.model_copy(update={"by_hand": True, "workload": typed})
-    job = build_next_job(run, run.resources, "run-next", None)
-    assert expand_job(job).runs[0].words == ["awk", "{print $1}"]
-
-
-@pytest.mark.parametrize(
-    ("site", "line"),
-    [
-        ({}, "#SBATCH --mem=8192M"),
-        ({"memory": "mem_per_cpu"}, "#SBATCH --mem-per-cpu=2048MB"),
-        ({"memory": "mem_per_gpu"}, "#SBATCH --mem-per-gpu=4096MB"),
-        ({"memory": "none"}, ""),
-    ],
-)
-def test_memory_is_asked_for_as_the_site_wants_it(site: dict[str, Any], line: str) -> None:
+def test_the_request_stands_as_sbatch_lines_for_a_script_of_ones_own() -> None:
     asked = Resources(
         tasks_per_node=2, cpus_per_task=2, gpus_per_node=2, mem_gb=8.0, timeout_min=90
     )
     run, base = run_of(data=DATA)
     job = build_next_job(run, asked, "demo-next", base)
-    lines = format_sbatch_lines(job, Site(partition="long", account="me", **site)).splitlines()
-    assert [each for each in lines if "--mem" in each] == ([line] if line else [])
+    site = Site(partition="long", account="me", memory="mem_per_gpu")
+    lines = format_sbatch_lines(job, site).splitlines()
     assert {
         "#SBATCH --account=me",
         "#SBATCH --cpus-per-task=2",
         "#SBATCH --gpus-per-node=2",
+        "#SBATCH --mem-per-gpu=4096MB",
         "#SBATCH --nodes=1",
         "#SBATCH --ntasks-per-node=2",
         "#SBATCH --partition=long",
@@ -177,60 +153,57 @@ def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Chan
 def test_cores_that_idled_are_not_requested() -> None:
     """1.02 of 5 cores were used: one is tried, for which five times the time is left."""
     found = changed(job={"training": {"threads": 5}})
+    assert found
     assert (found.job.resources.cpus_per_task, found.job.training.threads) == (1, "auto")
     assert found.request.expected_s == pytest.approx(5 * 40)
     assert found.job.resources == found.request.resources
     assert found.before == {"resources.cpus_per_task": 5, "training.threads": 5}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [{"cpu_efficiency": 0.9, "cores_used": 4.5}, {"others_cores": 2.0}, {"cores_used": 4.2}],
-    ids=["busy", "disturbed", "no core less"],
-)
-def test_cores_that_were_needed_stay(row: dict[str, Any]) -> None:
-    assert changed(**row) is None
-
-
-def test_a_remedy_that_a_setting_applies_is_applied() -> None:
-    found = changed(
-        diagnosed({"training.loader": "vectorized"}, GAIN),
-        job={"training": {"loader": "per_sample"}},
-    )
-    assert found.job.training.loader == "vectorized"
-    assert found.job.resources.cpus_per_task == 5, "one remedy at a time"
-    assert found.job.resources.mem_gb == 4.0, "no less than it had"
-    assert found.before == {"training.loader": "per_sample"}
-    assert found.request.expected_s == 40.0, "a gain that may not come shortens no limit"
-
-
-def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
-    """0.4 of the core-hours at most, on a fifth of the cores: twice the time."""
-    gain = Gain(0.3, 0.2, 0.4, "core_hours")
-    found = changed(diagnosed({"resources.cpus_per_task": 1}, gain))
-    assert found.request.expected_s == pytest.approx(80.0)
+VECTORIZED = {"training.loader": "vectorized"}
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("found", "row"),
     [
-        {"training.num_workers": 2},
-        {"training.loader": "vectorized"},
-        {"training.no_such_setting": 1},
+        (None, {"cpu_efficiency": 0.9, "cores_used": 4.5}),
+        (None, {"others_cores": 2.0}),
+        (None, {"cores_used": 4.2}),
+        (diagnosed({}, cause="one_core_confinement"), {}),
+        (diagnosed({}, cause="neighbour_load"), {}),
+        # Not the cores either: one thing at a time.
+        (diagnosed({"training.num_workers": 2}), {}),
+        (diagnosed(VECTORIZED), {}),
+        (diagnosed({"training.no_such_setting": 1}), {}),
     ],
-    ids=["conflict", "the same", "unknown"],
+    ids=[
+        *("busy", "disturbed", "no core less", "confined", "neighbours"),
+        *("settings that conflict", "the same setting", "an unknown setting"),
+    ],
 )
-def test_settings_that_do_not_help_change_nothing(changes: dict[str, Any]) -> None:
-    """Not the cores either: one thing at a time."""
-    assert changed(diagnosed(changes)) is None
+def test_nothing_is_changed_without_reason(found: Diagnosis | None, row: dict[str, Any]) -> None:
+    assert changed(found, **row) is None
 
 
 @pytest.mark.parametrize(
-    ("cause", "fewer"),
-    [("one_core_confinement", False), ("neighbour_load", False), ("serial_step", True)],
+    ("found", "expected_s"),
+    [
+        (diagnosed(VECTORIZED, GAIN), 40.0),  # a gain that may not come shortens no limit
+        # 0.4 of the core-hours at most, on a fifth of the cores: twice the time.
+        (diagnosed({"resources.cpus_per_task": 1}, Gain(0.3, 0.2, 0.4, "core_hours")), 80.0),
+        (diagnosed({}, cause="serial_step"), 200.0),
+    ],
 )
-def test_idle_cores_are_given_up_unless_the_cause_hid_the_need(cause: Cause, fewer: bool) -> None:
-    assert (changed(diagnosed({}, cause=cause)) is not None) == fewer
+def test_a_remedy_is_applied_and_has_time_enough(found: Diagnosis, expected_s: float) -> None:
+    change = changed(found, job={"training": {"loader": "per_sample"}})
+    assert change
+    assert found.primary
+    changes = found.primary.changes or {"resources.cpus_per_task": 1}
+    section, key = next(iter(changes)).split(".")
+    assert getattr(getattr(change.job, section), key) == changes[f"{section}.{key}"]
+    assert list(change.before) == list(changes), "one remedy at a time"
+    assert change.request.expected_s == pytest.approx(expected_s)
+    assert change.job.resources.mem_gb == 4.0, "no less than it had"
 
 
 def written(
@@ -320,13 +293,9 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     assert (kept.job.resources.cpus_per_task, kept.changed) == (2, None)
 
 
-def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def planned(path: Path, capsys: pytest.CaptureFixture[str], *settings: str) -> Any:
     """What `hpcncf plan` makes of the job file: it must not complain, but that there is no cluster
     where Slurm's commands are installed alone, and say nothing but what ranks on one GPU use."""
-    return planned_with(path, [], capsys)
-
-
-def planned_with(path: Path, settings: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     capsys.readouterr()
     assert main(["plan", str(path), *settings, "--json"]) == 0
     seen = capsys.readouterr()
@@ -418,26 +387,19 @@ def test_runs_whose_price_is_their_part_of_a_gpu_are_asked_for_together(
     (seen,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
     alone = "-s repeats=1 -s resources.runs_per_gpu=1 -s resources.mps=false"
     assert alone in seen
-    (run,) = planned_with(knee.job, alone.split(), capsys)["runs"]
+    (run,) = planned(knee.job, capsys, *alone.split())["runs"]
     assert (run["resources"]["runs_per_gpu"], run["resources"]["mps"]) == (1, False)
 
 
-def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", ["other data", "an earlier format"])
+def test_without_the_data_there_is_a_job_file_and_no_script(data: str, tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, data={"path": str(tmp_path / "data"), "dataset": "frappe"})
     make_results.complete(paths)
-    other = make_results.manifest(dataset="movielens", key="key")
-    (tmp_path / "data/manifest.json").write_text(other.model_dump_json())
-    first = written(paths)["next"]
-    assert first.script is None
-    assert load_job(first.job).name == "demo-next"
-
-
-def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_script(
-    tmp_path: Path,
-) -> None:
-    paths = make_results.demo(tmp_path)
-    make_results.complete(paths)
-    make_results.of_format_3(tmp_path / "data")
+    if data == "other data":
+        other = make_results.manifest(dataset="movielens", key="key")
+        (tmp_path / "data/manifest.json").write_text(other.model_dump_json())
+    else:
+        make_results.of_format_3(tmp_path / "data")
     first = written(paths)["next"]
     assert first.script is None
     assert load_job(first.job).name == "demo-next"
@@ -449,23 +411,16 @@ def study(**settings: Any) -> PlannedJob:
     return PlannedJob("a", {run.id: run for run in expand_job(job, {"/d": "key"}).runs}, job)
 
 
-def test_the_base_is_what_stands_outside_the_grid() -> None:
+def test_the_base_stands_outside_the_grid_if_it_is_a_run_of_its_own() -> None:
+    """Two ranks of engine rowwise need a sync, which only the grid gives."""
     asked = study(
         resources={"cpus_per_task": 2}, grid={"resources.cpus_per_task": [1, 2, 4]}, repeats=3
     )
     of_base = [run for run in asked.runs.values() if run.resources.cpus_per_task == 2]
     assert len(of_base) == 3
     assert asked.base in set(map(without_length, of_base))
-
-
-def test_a_base_that_is_no_run_of_its_own_is_none() -> None:
-    """Two ranks of engine rowwise need a sync, which only the grid gives."""
-    asked = study(
-        resources={"tasks_per_node": 2},
-        training={"engine": "rowwise"},
-        grid={"training.sync": ["rows"]},
-    )
-    assert asked.base is None
+    ranks = {"resources": {"tasks_per_node": 2}, "training": {"engine": "rowwise"}}
+    assert study(**ranks, grid={"training.sync": ["rows"]}).base is None
     assert PlannedJob("run", {}).base is None
 
 
