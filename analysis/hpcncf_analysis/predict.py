@@ -132,11 +132,8 @@ class Measured:
 
     point: Point
     step_s: float
-    compute_s: float
-    input_s: float
-    sync_s: float
-    sync_bytes: float
-    """Of each rank's step."""
+    costs: Mapping[str, float]
+    """Of a step, by part: `compute`, `input` and `sync` in seconds, `bytes` of each rank."""
     instances_per_epoch: float
     seconds_per_epoch: float
     low: float
@@ -151,8 +148,8 @@ class Measured:
     @property
     def phases(self) -> dict[str, float]:
         """Seconds of a step, by part."""
-        sync = {"sync": self.sync_s} if self.point.ranks > 1 else {}
-        return {"compute": self.compute_s, "input": self.input_s, **sync}
+        names = ("compute", "input", "sync") if self.point.ranks > 1 else ("compute", "input")
+        return {name: self.costs[name] for name in names}
 
     @property
     def epoch_factor(self) -> float:
@@ -228,10 +225,12 @@ def _measured(point: Point, rows: Sequence[Row]) -> Measured:
     return Measured(
         point=point,
         step_s=median(steps),
-        compute_s=part(*COMPUTE),
-        input_s=part("input_share"),
-        sync_s=part("sync_share"),
-        sync_bytes=median(row.get("sync_bytes_per_step") or 0.0 for row in rows),
+        costs={
+            "compute": part(*COMPUTE),
+            "input": part("input_share"),
+            "sync": part("sync_share"),
+            "bytes": median(row.get("sync_bytes_per_step") or 0.0 for row in rows),
+        },
         instances_per_epoch=median(row["instances_per_epoch"] for row in rows),
         seconds_per_epoch=median(epochs),
         low=min(epochs),
@@ -277,6 +276,21 @@ _INPUT: Final = {
 }
 
 
+LAWS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "compute": {
+        **_INPUT,
+        "instances shared by the threads, which cost one another time": _USL,
+        "steps and instances shared by the threads": (
+            *(*_USL, "step by thread", "step and threads"),
+        ),
+    },
+    "input": _INPUT,
+    "bytes": {"as many in each step": ("step",), "by the rows of a step": _LINE},
+    "sync": {"latency + bytes / bandwidth": ("message", "megabyte")},
+}
+"""Part of a step -> name of a law -> its terms, the simplest law first."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """A number of a point, and how many of its values must have been run for one that was not."""
@@ -292,44 +306,11 @@ ON_NODE: Final = Axis("ranks on a node", "ranks_per_node", 3, 4)
 RANKS: Final = Axis("ranks", "ranks", 3, 4)
 # A step's cost is a straight line in its positives: two points make one, a third checks it.
 SHARE: Final = Axis("positives of a rank's step", "share", 2, 3)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a part of a step depends on."""
-
-    family: str
-    """The attribute of a point that is equal for points with the same costs in this part."""
-    cost: str
-    """The attribute of a measured point."""
-    axes: tuple[Axis, ...]
-    laws: Mapping[str, tuple[str, ...]]
-    """Name -> terms, the simplest law first."""
-
-
-PARTS: Final = {
-    "compute": Part(
-        "compute",
-        "compute_s",
-        (THREADS, ON_NODE, SHARE),
-        {
-            **_INPUT,
-            "instances shared by the threads, which cost one another time": _USL,
-            "steps and instances shared by the threads": (
-                *(*_USL, "step by thread", "step and threads"),
-            ),
-        },
-    ),
-    "input": Part("input", "input_s", (ON_NODE, SHARE), _INPUT),
-    "bytes": Part(
-        "sync",
-        "sync_bytes",
-        (SHARE,),
-        {"as many in each step": ("step",), "by the rows of a step": _LINE},
-    ),
-    "sync": Part(
-        "sync", "sync_s", (RANKS,), {"latency + bytes / bandwidth": ("message", "megabyte")}
-    ),
+AXES: Final = {
+    "compute": (THREADS, ON_NODE, SHARE),
+    "input": (ON_NODE, SHARE),
+    "bytes": (SHARE,),
+    "sync": (RANKS,),
 }
 
 
@@ -349,18 +330,15 @@ def predict_step(asked: Point, known: Sequence[Measured]) -> Step | Refusal:
     """What a step of this point takes, by what was measured of others."""
     values: dict[str, float] = {}
     laws: dict[str, str] = {}
-    for name in PARTS:
-        if asked.ranks == 1 and name in ("bytes", "sync"):
-            continue
-        shown = known
-        if name in ("bytes", "sync"):
-            shown = [one for one in known if one.point.ranks > 1]
+    for name in LAWS if asked.ranks > 1 else ("compute", "input"):
+        of_ranks = name in ("bytes", "sync")
+        shown = [one for one in known if one.point.ranks > 1] if of_ranks else known
         found = predict_part(name, asked, shown, values.get("bytes", 0.0))
         if isinstance(found, Refusal):
             return found
         values[name], laws[name] = found
-    phases = [name for name in values if name != "bytes"]
-    return Step({name: values[name] for name in phases}, {name: laws[name] for name in phases})
+    values.pop("bytes", None)
+    return Step(values, {name: laws[name] for name in values})
 
 
 def predict_part(
@@ -370,20 +348,20 @@ def predict_part(
 
     `sync_bytes`: of the asked point's step, for each rank.
     """
-    part = PARTS[name]
-    related = [
-        one for one in known if getattr(one.point, part.family) == getattr(asked, part.family)
-    ]
+    family = "sync" if name == "bytes" else name
+    related = [one for one in known if getattr(one.point, family) == getattr(asked, family)]
     refused = find_refusal(name, asked, [one.point for one in related])
     if refused:
         return refused
-    costs = [getattr(one, part.cost) for one in related]
+    costs = [one.costs[name] for one in related]
     # An error is set against the whole step, so that a part that hardly counts does not.
-    scales = [max(one.sync_bytes, 1.0) if name == "bytes" else one.step_s for one in related]
+    scales = [one.step_s for one in related]
+    if name == "bytes":
+        scales = [max(sent, 1.0) for sent in costs]
     found: list[tuple[float, float, str]] = []
-    for law, names in part.laws.items():
+    for law, names in LAWS[name].items():
         terms = [TERMS[each] for each in names]
-        features = [[term(one.point, one.sync_bytes) for term in terms] for one in related]
+        features = [[term(one.point, one.costs["bytes"]) for term in terms] for one in related]
         wanted = [term(asked, sync_bytes) for term in terms]
         fitted = fit_terms(features, costs, scales, wanted)
         if fitted:
@@ -426,7 +404,7 @@ def find_refusal(name: str, asked: Point, known: Sequence[Point]) -> Refusal | N
     """Why this part of the asked point's step cannot be predicted from the known ones, if so."""
     if not known:
         return Refusal(asked.label, _unknown_settings(name, asked))
-    for axis in PARTS[name].axes:
+    for axis in AXES[name]:
         value = getattr(asked, axis.attribute)
         values = sorted({getattr(one, axis.attribute) for one in known})
         where = f"{axis.name} {value:g}: run were {', '.join(f'{one:g}' for one in values)}"

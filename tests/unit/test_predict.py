@@ -62,10 +62,12 @@ def made(asked: Point, noise: float = 1.0) -> Measured:
     return Measured(
         point=asked,
         step_s=step,
-        compute_s=compute,
-        input_s=share * 1e-6,
-        sync_s=sync,
-        sync_bytes=1e6 if asked.ranks > 1 else 0.0,
+        costs={
+            "compute": compute,
+            "input": share * 1e-6,
+            "sync": sync,
+            "bytes": 1e6 if asked.ranks > 1 else 0.0,
+        },
         instances_per_epoch=5.0 * ROWS,
         seconds_per_epoch=1.1 * steps * step,
         low=1.1 * steps * step,
@@ -130,7 +132,7 @@ def test_a_step_is_predicted_from_its_parts(
     found, truth = predict_step(point(*asked), runs_of(*sizes)), made(point(*asked))
     assert isinstance(found, Step)
     assert found.seconds == pytest.approx(truth.step_s, rel=0.02)
-    assert found.phases.get("sync", 0.0) == pytest.approx(truth.sync_s)
+    assert found.phases.get("sync", 0.0) == pytest.approx(truth.costs["sync"])
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,9 @@ def test_rows_of_the_table_become_points_and_what_was_run_is_shown_as_measured(
     first = next(one for one in known if one.point.label == "1 core · per_sample")
     step = 256 * 5 / 21_000
     assert first.step_s == pytest.approx(step)
-    assert (first.input_s, first.compute_s) == pytest.approx((0.71 * step, 0.29 * step))
+    assert (first.costs["input"], first.costs["compute"]) == pytest.approx(
+        (0.71 * step, 0.29 * step)
+    )
     assert first.epoch_factor == pytest.approx(1.0, abs=0.01)
 
     asked = next(row for row in rows if row["loader"] == "vectorized" and row["world_size"] == 1)

@@ -28,6 +28,7 @@ from hpcncf_analysis.configurations import (
 )
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import Cause, Finding
+from hpcncf_analysis.diagnosis.program_text import CAUSES
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,
@@ -61,29 +62,6 @@ CHOICE_NAMES: Final[dict[Choice, str]] = {
 NOT_KEYS: Final = {"batch", "data_title", "data_key", "command", "epochs"}
 # Seeds are repeats, and how long to train is the user's choice: the advice converts to it.
 NOT_ASKED: Final = {"training.seed", "training.epochs"}
-CAUSE_DESCRIPTIONS: Final[Mapping[Cause, str]] = {
-    "one_core_confinement": "it may use fewer cores than it was allocated",
-    "oversubscribed": "it runs more threads than it has cores",
-    "neighbour_load": "other processes are busy on its cores",
-    "python_input": "training waits for samples generated in Python",
-    "input_io": "it waits for files",
-    "worker_overhead": "its DataLoader workers cost more than they bring",
-    "dense_optimizer": "the optimiser updates rows that no batch touched",
-    "serial_step": "one thread works while the other cores idle",
-    "sync_bound": "its ranks wait for each other's gradients",
-    "straggler": "all ranks wait for a slow one",
-    "load_imbalance": "its ranks have unequal shares of the data",
-    "evaluation_bound": "evaluation takes the time",
-    "startup_bound": "start-up takes the time",
-    "checkpoint_bound": "writing checkpoints takes the time",
-    "memory_pressure": "it is short of memory",
-    "too_short_to_judge": "it was too short to judge",
-    "gpu_underused": "its GPU waits for work",
-    "loop_code": "its own Python code between the phases of a step takes the time",
-    "interpreter_lock": "its Python threads wait for the interpreter's lock",
-    "too_few_workers": "its DataLoader workers are all busy while cores idle",
-    "memory_growth": "its memory grows with each step",
-}
 
 
 @dataclass(frozen=True)
@@ -189,8 +167,8 @@ def describe_recommendation(
         return sentences
     why = f"of {row.label}, {why_not(row, table)}."
     if row.cause:
-        cause = f"{CAUSE_DESCRIPTIONS[row.cause.cause]} ({row.cause.cause})."
-        why = f"{row.label} loses {format.cost(row.cause)}: {cause}"
+        cause = f"{row.cause.cause} ({CAUSES[row.cause.cause]})"
+        why = f"{row.label} loses {format.cost(row.cause)} to {cause}."
     sentences.append(f"No configuration is recommended yet: {why}")
     if row.cause:
         sentences.append(describe_remedy(row.key, row.cause, outcomes))
