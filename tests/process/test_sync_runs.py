@@ -19,7 +19,7 @@ from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import lost_peer
 from hpcncf.worker.signals import Request
 
-RANKS, EVERY = 2, 7
+RANKS, EVERY, SLOW_S = 2, 7, 3.0
 APART = {"sync": "local_sgd", "sync_every": EVERY}
 WAYS: dict[str, dict[str, Any]] = {
     "dense": {"loader": "batched", "model": Model(dropout=0.3)},
@@ -65,6 +65,12 @@ def attempt(rank: int, way: str, folder: Path, out: Path, killed: int | None) ->
     return record
 
 
+def slow_disk(position: Any) -> None:
+    """The first epoch's checkpoint, which the first rank alone writes, takes some seconds more."""
+    if (position.phase, position.epoch) == ("checkpoint", 0):
+        time.sleep(SLOW_S)
+
+
 def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     """Each way's record, of a run that nobody stopped and of the last part of one that the second
     rank alone was asked to stop, twice."""
@@ -73,7 +79,10 @@ def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     for way, settings in WAYS.items():
         run = planned(folder, ranks=RANKS, **settings)
         stops = [1, 3] if rank == 1 else [10**9] * 2
-        whole = attempts(run, out / way / "whole", [], place)
+        whole = trainer(run, out / way / "whole", place)
+        if way == "dense":
+            whole.report._on_progress = slow_disk
+        whole.train()
         cut = attempts(run, out / way / "cut", stops, place)
         found[way] = [each.record().model_dump(mode="json") for each in (whole, cut)]
     return found
@@ -138,6 +147,25 @@ def test_a_record_says_what_synchronising_took(records: list[dict[str, Any]], wa
         assert 0 < sync["bytes"] < steps * values
     if sync["how"] == "rows":
         assert sync["exchanges"] == steps
+
+
+def test_two_ranks_compute_what_one_computes(
+    data: Path, records: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    one = trainer(planned(data, engine="rowwise"), tmp_path)
+    one.train()
+    for ours, theirs in zip(records[0]["rows"][0]["epochs"], one.record().epochs, strict=True):
+        assert ours["loss"] == pytest.approx(theirs.loss, rel=1e-5)
+        assert ours["mrr"] == pytest.approx(theirs.mrr, rel=0.02)
+
+
+def test_a_rank_that_waits_for_the_others_checkpoint_is_not_training(
+    records: list[dict[str, Any]],
+) -> None:
+    """The ranks take every step together, so their times differ by that wait or by very little."""
+    first, second = (each["dense"][0]["epochs"] for each in records)
+    assert abs(second[1]["training_s"] - first[1]["training_s"]) < SLOW_S / 2
+    assert first[0]["checkpoint_s"] > second[0]["checkpoint_s"] == 0.0
 
 
 def test_what_two_ranks_say_is_of_their_own_messages(records: list[dict[str, Any]]) -> None:

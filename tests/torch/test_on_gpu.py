@@ -31,7 +31,7 @@ from hpcncf.ncf.sync import DeviceTransport
 BATCH, STEPS = 120, 13  # the last step is smaller
 SCHEDULE = Schedule(1501, BATCH)
 RULES = ["adam", "lazy_adam", "sgd"]
-WAYS = [*((rule, "float32") for rule in RULES), ("adam", "bfloat16"), ("adam", "float16")]
+WAYS = [*((rule, "float32") for rule in RULES), ("adam", "float16")]
 JOB = Path(__file__).parents[2] / "jobs" / "remedies_gpu.yaml"
 
 
@@ -94,20 +94,14 @@ def test_the_fake_gpu_refuses_tensors_of_two_devices(gpu: FakeGpu) -> None:
 
 
 @pytest.mark.parametrize(("optimizer", "precision"), WAYS)
-def test_no_host_waits_for_a_step_nor_for_its_batch(
+def test_no_host_waits_and_whole_batches_are_captured_once_and_replayed(
     gpu: FakeGpu, data: Prepared, optimizer: str, precision: str
 ) -> None:
+    """Of 12 whole batches an epoch, ten steps are the first ones and three warm up."""
     engine, loader = begun(data, optimizer=optimizer, precision=precision)
     with gpu.queued():
         epochs(engine, loader)
     assert engine.loss.device == DEVICE
-
-
-@pytest.mark.parametrize(("optimizer", "precision"), WAYS)
-def test_whole_batches_are_captured_once_and_replayed(
-    gpu: FakeGpu, data: Prepared, optimizer: str, precision: str
-) -> None:
-    """Of two epochs of 12 whole batches, ten steps are the first ones and three warm up."""
     engine, loader = begun(data, optimizer=optimizer, precision=precision, cuda_graph=True)
     with gpu.queued():
         epochs(engine, loader, 2)
@@ -116,9 +110,8 @@ def test_whole_batches_are_captured_once_and_replayed(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_whole_batchs_step_is_one_graph_to_compile_and_to_capture(
-    gpu: FakeGpu, data: Prepared, precision: str, monkeypatch: pytest.MonkeyPatch
+    gpu: FakeGpu, data: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to what inductor would make kernels of, which takes a GPU that computes."""
     asked, compiled = list[Any](), torch.compile
@@ -129,14 +122,15 @@ def test_a_whole_batchs_step_is_one_graph_to_compile_and_to_capture(
 
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", traced)
-    engine, loader = begun(data, cuda_graph=True, compile="inductor", precision=precision)
+    engine, loader = begun(data, cuda_graph=True, compile="inductor", precision="float16")
     epochs(engine, loader, 2)
     assert len(asked) == 1
     assert (gpu.captures, gpu.replays) == (1, 24 - 10 - 3)
 
 
-@pytest.mark.parametrize("cuda_graph", [False, True])
-@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize(
+    ("optimizer", "cuda_graph"), [("adam", True), ("adam", False), ("lazy_adam", True)]
+)
 def test_a_checkpoint_read_into_the_hosts_memory_goes_back_to_the_gpu(
     gpu: FakeGpu, data: Prepared, optimizer: str, cuda_graph: bool
 ) -> None:
@@ -195,7 +189,8 @@ def remedies() -> list[dict[str, Any]]:
 def test_every_remedy_for_a_gpu_trains_and_evaluates(
     gpu: FakeGpu, folder: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    few = {"device": "cuda", "epochs": 2, "max_steps": 20, "checkpoint_every": 0}
+    steps = 17 if settings.get("cuda_graph") else 3  # a graph is captured behind ten and three
+    few = {"device": "cuda", "epochs": 2, "max_steps": steps, "checkpoint_every": 0}
     batch = {"global_batch_size": BATCH} if settings.get("global_batch_size", 256) == 256 else {}
     there = trainer(planned(folder, **(settings | few | batch | {"num_workers": 0})), tmp_path)
     there.train()
@@ -217,15 +212,15 @@ def test_the_benchmark_for_gpus_runs(
     """On few rows, in two of its ways, without torch's profiler, which finds no kernels here."""
     module = importlib.import_module("benchmarks.gpu")
     ways = {name: module.WAYS[name] for name in ("eager", "`cuda_graph`")}
-    small = {"BATCHES": (120, 700), "WARM_UP": 14, "ROUNDS": 1, "MOST_STEPS": 1, "TINY": 2}
+    small = {"BATCHES": (120,), "WARM_UP": 14, "ROUNDS": 1, "MOST_STEPS": 1, "TINY": 2}
     unseen = nullcontext(SimpleNamespace(events=list))
     others = {"WAYS": ways, "EPOCHS": 1, "COPIED_MIB": 1, "profile": lambda **_: unseen}
     for name, value in (small | others).items():
         monkeypatch.setattr(module, name, value)
     steps, epochs = module.show_steps(data, DEVICE), module.show_epochs(data, DEVICE)
-    settings: dict[str, Any] = {"device": "cuda", "global_batch_size": 120, **ways["`cuda_graph`"]}
+    settings: dict[str, Any] = {"device": "cuda", "global_batch_size": 120, "max_steps": 3}
     assert module.hr10(data, folder, 0, **settings) == 1.0
-    assert set(steps) == {(batch, way) for batch in (120, 700) for way in ways} == set(epochs)
+    assert set(steps) == {(120, way) for way in ways} == set(epochs)
     assert gpu.captures
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(table) == len(steps) + len(epochs) + 2

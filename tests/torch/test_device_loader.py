@@ -1,14 +1,28 @@
-"""Rows and negatives that torch's operations make on a device are `sampling`'s, to the bit."""
+"""Loader `device`: the rows and negatives of `sampling` to the bit, and no host that waits."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from make_results import manifest
+from make_runs import planned, tiny
 
+from hpcncf.errors import HpcncfError
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import batches, sampling
+from hpcncf.ncf.batches import (
+    Resident,
+    Schedule,
+    build_batch,
+    check_device_loader,
+    check_model_memory,
+)
+from hpcncf.ncf.data.prepared import Prepared
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 SEEDS = st.integers(0, 2**63 - 1)
@@ -96,12 +110,48 @@ def test_every_number_draws_what_it_does_elsewhere(
         assert sorted(ours[0].tolist()) == sorted({*range(100)} - {*mine})
 
 
-def test_no_value_is_asked_for_on_the_host() -> None:
+TRAINING = Training(loader="device", negatives=4)
+
+
+def test_data_that_does_not_fit_is_refused_with_both_sizes(
+    data: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks on one of two GPUs."""
+    schedule, place = Schedule(1501, 50), torch.device("cuda", 1)
+    # A row's user, item and 9 context columns, 8 of them small, and its place in the order; the
+    # bounds of 40 users; all pairs.
+    needed = 2 * (1501 * (4 + 4 + 4 + 8 + 8) + 41 * 8 + data.manifest.train_pairs * 4)
+    free = [needed, needed - 1]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free.pop(0), 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_device_loader(data, TRAINING, schedule, place, ranks=4)
+    with pytest.raises(HpcncfError, match=r"2 ranks take at least 0 MiB, .* free in GPU 1"):
+        check_device_loader(data, TRAINING, schedule, place, ranks=3)
+    check_device_loader(data, TRAINING, schedule, CPU, ranks=3)
+    check_device_loader(data, Training(), schedule, place, ranks=3)
+
+
+def test_no_value_of_a_batch_is_asked_for_on_the_host(data: Prepared) -> None:
     """Tensors of device meta have none: what would make a GPU wait fails there."""
-    rows = batches.epoch_order(1, 0, 1000, META)[:64]
-    indptr = torch.empty(101, dtype=torch.int64, device=META)
-    positives = torch.empty(500, dtype=torch.int32, device=META)
-    drawn = batches.negatives(1, 0, rows, rows, indptr, positives, 200, 4, 30)
-    assert drawn.shape == (64, 4)
-    with pytest.raises((NotImplementedError, RuntimeError)):
-        torch.unique(drawn)
+    there = Resident(data, TRAINING, Schedule(1501, 50), META)
+    batches = [build_batch(rows) for rows in there.rows(0, range(31))]
+    assert [len(each.labels) for each in batches] == [250] * 30 + [5]
+    assert {part.device for part in batches[-1]} == {META}
+
+
+def test_the_prepared_files_are_copied_not_changed(tmp_path: Path) -> None:
+    data = tiny(tmp_path / "tiny")
+    users, _, _ = next(Resident(data, TRAINING, Schedule(1501, 50), CPU).rows(0, range(1)))
+    before = data.train_users.copy()
+    users.zero_()
+    assert (data.train_users == before).all()
+
+
+def test_a_model_larger_than_the_node_is_refused_by_its_rank(tiny_data: Path) -> None:
+    run = planned(tiny_data)
+    assert run.model is not None
+    wide = run.model_copy(update={"model": Model(gmf_width=10**9)})
+    data = manifest()
+    check_model_memory(run, data, ranks=1)
+    with pytest.raises(HpcncfError, match=r"654 users and 1,127 items.* GiB on each of 2 ranks"):
+        check_model_memory(wide, data, ranks=2)

@@ -1,15 +1,13 @@
-"""How exactly products are computed, and what a float16 that overflows does to a step."""
+"""How exactly products are computed, loss scaling, and torch's optimizers by their settings."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import copy
 from typing import Any
 
 import pytest
 import torch
-from interrupted import attempts
-from make_runs import planned, tiny, trainer
-from torch import nn
+from torch import Tensor, nn
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.batches import Schedule
@@ -25,7 +23,6 @@ from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock
 
-CPU = torch.device("cpu")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -98,30 +95,11 @@ def test_where_nothing_is_scaled_no_step_can_be_skipped() -> None:
     assert taken.scale(loss) is loss
 
 
-def test_a_run_in_float16_resumes_to_the_same_bits_and_says_what_it_skipped(
-    tmp_path: Path,
-) -> None:
-    tiny(tmp_path / "tiny")
-    run = planned(tmp_path / "tiny", precision="float16", evaluation="none")
-    whole = trainer(run, tmp_path / "whole")
-    whole.train()
-    cut = attempts(run, tmp_path / "cut", [4, 30])
-    assert cut.record().model_sha256 == whole.record().model_sha256
-    assert whole.record().skipped_steps == 0
-
-
-def test_tf32_on_a_cpu_changes_nothing() -> None:
-    asked = Training(tf32=True)
-    before = torch.get_float32_matmul_precision()
-    with tf32_allowed(asked, CPU):
-        assert torch.get_float32_matmul_precision() == before
-
-
-def test_tf32_is_allowed_on_a_gpu_only_while_it_trains() -> None:
-    before = torch.get_float32_matmul_precision()
-    with tf32_allowed(Training(tf32=True), torch.device("cuda")):
-        assert torch.get_float32_matmul_precision() == "high"
-    assert torch.get_float32_matmul_precision() == before
+@pytest.mark.parametrize(("device", "within"), [("cpu", "highest"), ("cuda", "high")])
+def test_tf32_is_allowed_on_a_gpu_only_while_it_trains(device: str, within: str) -> None:
+    with tf32_allowed(Training(tf32=True), torch.device(device)):
+        assert torch.get_float32_matmul_precision() == within
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.gpu
@@ -130,3 +108,72 @@ def test_tf32_is_allowed_on_a_gpu_only_while_it_trains() -> None:
 def test_a_gpus_halves_are_as_near(data: Prepared, half: str) -> None:
     ours, theirs = rowwise(data, half, 50, "cuda"), rowwise(data, "float32", 50)
     assert float(ours.loss) == pytest.approx(float(theirs.loss), rel=2e-3)
+
+
+def stepped(times: int = 3, **settings: Any) -> tuple[NeuMF, Any]:
+    """A model of 6 users after steps of which users 0 and 1 alone are part."""
+    torch.manual_seed(1)
+    model = NeuMF(6, 9, 2, Model())
+    optimizer = build_optimizer(model, Training(lr=0.01, **settings))
+    for _ in range(times):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: NeuMF, optimizer: Any) -> None:
+    users, items = torch.tensor([0, 1, 1]), torch.tensor([2, 3, 4])
+    optimizer.zero_grad()
+    model(users, items, torch.ones(3, 2)).sum().backward()
+    optimizer.step()
+
+
+def user_row(model: NeuMF, number: int) -> Tensor:
+    return model.MLP_Embedding_User.weight[number].detach().clone()
+
+
+@pytest.mark.parametrize("adam", ["foreach", "fused"])
+def test_torchs_versions_of_adam_agree(adam: str) -> None:
+    default, other = stepped()[0], stepped(adam=adam)[0]
+    for name, values in default.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "moves"),
+    [
+        ({}, True),
+        ({"optimizer": "lazy_adam", "sparse": True}, False),
+        ({"optimizer": "sgd"}, False),
+        ({"optimizer": "sgd", "sparse": True}, False),
+        ({"optimizer": "sgd", "weight_decay": 0.1}, True),
+    ],
+)
+def test_a_row_that_no_batch_has_any_more_moves_by_adam_and_by_decay_only(
+    settings: dict[str, Any], moves: bool
+) -> None:
+    model, optimizer = stepped(**settings)
+    before = user_row(model, 0)
+    optimizer.zero_grad()
+    model(torch.tensor([3]), torch.tensor([5]), torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert torch.equal(user_row(model, 0), before) != moves
+
+
+@pytest.mark.parametrize(
+    "settings", [{"optimizer": "lazy_adam", "sparse": True}, {"adam": "fused"}]
+)
+def test_a_state_goes_on_to_the_same_bits(settings: dict[str, Any]) -> None:
+    model, optimizer = stepped(**settings)
+    again, fresh = stepped(0, **settings)
+    again.load_state_dict(model.state_dict())
+    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer)
+    step(again, fresh)
+    for name, values in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], values)
+
+
+def test_sparse_gradients_are_the_same_mathematics() -> None:
+    dense, sparse = stepped(optimizer="sgd")[0], stepped(optimizer="sgd", sparse=True)[0]
+    for name, values in dense.state_dict().items():
+        torch.testing.assert_close(sparse.state_dict()[name], values)
