@@ -46,7 +46,7 @@ VERBS = tuple(verb for group in GROUPS.values() for verb in group)
 # Not listed: `train` is `python -m hpcncf.worker` with a summary at the end.
 HIDDEN = {"train": "Train one run in this process."}
 RETIRED = {
-    "bench": "hpcncf submit jobs/loaders.yaml",
+    "bench": "hpcncf data bench JOB.yaml",
     "completion": "hpcncf --print-completion bash",
 }
 SHELLS = ("bash", "zsh", "fish", "tcsh")

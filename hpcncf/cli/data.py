@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from hpcncf.cli import data_bench
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_common(dataset, name)
         if name in _ADD_OWN:
             _ADD_OWN[name](dataset)
+    data_bench.add_arguments(actions.add_parser("bench", help="Time the loaders of a job file."))
     info = actions.add_parser("info", help="Describe a prepared folder.")
     info.add_argument("folder", type=Path, metavar="FOLDER")
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -110,6 +112,8 @@ _ADD_OWN: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action == "bench":
+        return data_bench.run(args)
     return _info(args) if args.action == "info" else _prepare(args)
 
 

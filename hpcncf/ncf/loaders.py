@@ -1,14 +1,17 @@
-"""The ways to load batches."""
+"""The ways to load batches, and the speed of a loader alone."""
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import multiprocessing
 import shutil
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +35,7 @@ from hpcncf.ncf.batches import (
 )
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.distributed import synchronize
 
 TERMINATION_GRACE_S = 10
 SHM: Final = "/dev/shm"
@@ -265,3 +269,58 @@ class Loader:
     def _fetcher(self) -> DataLoaderFetcher:
         """One for all epochs, so that its workers may persist."""
         return DataLoaderFetcher(self._source, self._training, self._schedule)
+
+
+@dataclass(frozen=True)
+class LoaderSpeed:
+    """Speed of one rank's loader."""
+
+    first_batch_s: float
+    """Time to the very first batch, start of the workers included."""
+    next_epoch_s: float
+    """Time to the first batch of the next epoch; its workers may have persisted."""
+    batches: int
+    instances: int
+    """Positives and sampled negatives of these batches."""
+    seconds: float
+    """Time for these batches, waits at the start of epochs included."""
+
+    @property
+    def instances_per_s(self) -> float:
+        return self.instances / self.seconds
+
+
+def measure_loader(
+    data: Prepared,
+    training: Training,
+    schedule: Schedule,
+    seconds: float,
+    device: torch.device = CPU,
+) -> LoaderSpeed:
+    """Time the first batch of two epochs, then the batches of `seconds`, over any number of epochs.
+
+    The rank must have rows in every step.
+    """
+    loader = Loader(data, training, schedule, device)
+
+    def first_batch(epoch: int) -> float:
+        began = time.perf_counter()
+        list(loader.epoch(epoch, range(1)))
+        return _now(device) - began
+
+    first_s, again_s = first_batch(0), first_batch(1)
+    steps = range(schedule.steps)
+    batches = (batch for epoch in itertools.count(2) for batch in loader.epoch(epoch, steps))
+    counted = instances = 0
+    began = ended = time.perf_counter()
+    while ended - began < seconds:
+        instances += len(next(batches).labels)
+        counted, ended = counted + 1, time.perf_counter()
+    ended = _now(device)
+    return LoaderSpeed(first_s, again_s, counted, instances, ended - began)
+
+
+def _now(device: torch.device) -> float:
+    """The time once all work queued on the device is done."""
+    synchronize(device)
+    return time.perf_counter()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,10 @@ from hpcncf.ncf.batches import (
     build_batch,
     copied_to_device,
 )
-from hpcncf.ncf.data.arrays import Rows, unpack_context
+from hpcncf.ncf.data.arrays import Rows, Split, unpack_context
 from hpcncf.ncf.data.prepare import Recipe, write_prepared
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.data.split import leave_one_out
+from hpcncf.ncf.data.split import draw_test_negatives, write_split
 from hpcncf.ncf.loaders import Loader, check_shared_memory_room
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
@@ -77,8 +78,10 @@ def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, smal
     context = np.concatenate(parts, axis=1, dtype=np.float32)
     names = [str(column) for column in range(numbers + small)]
     rows = Rows(number % 7, number, context, names, np.arange(7), 200)
+    test = replace(rows, users=rows.users[:7], items=rows.items[:7], context=context[:7])
+    split = Split(rows, test, draw_test_negatives(rows, test.users, 1, 4))
     folder, recipe = tmp_path / "data", Recipe("csv", {}, {})
-    manifest = write_prepared(folder, recipe, "A", lambda: leave_one_out(rows, 1, 4)).manifest
+    manifest = write_prepared(folder, recipe, "A", lambda into: write_split(into, split)).manifest
     assert (manifest.context_columns, manifest.small_columns) == (names, small)
     data = load_prepared(folder)
     made = ((loader, batch) for loader in LOADERS for batch in batches(data, loader=loader))

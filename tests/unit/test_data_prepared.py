@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from make_results import of_format_3
 
 from hpcncf import cli
 from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.arrays import Split, unpack_context
+from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.datasets import ZIP, prepare_frappe, prepare_movielens, prepare_ncf_files
 from hpcncf.ncf.data.manifest import (
     MANIFEST_NAME,
@@ -148,11 +149,12 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path, force: boo
 
 
 def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
-    def make() -> Split:
+    def fill(into: Path) -> dict[str, Any]:
+        (into / "train_rows.npy").write_text("half of it")
         raise DataError("a.csv:7: broken")
 
     with pytest.raises(DataError, match=r"a\.csv:7"):
-        write_prepared(tmp_path / "data", Recipe("csv", {"name": "a.csv"}, {}), "A", make)
+        write_prepared(tmp_path / "data", Recipe("csv", {"name": "a.csv"}, {}), "A", fill)
     assert list(tmp_path.iterdir()) == []
 
 

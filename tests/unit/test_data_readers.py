@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -269,3 +271,29 @@ def test_threads_do_not_change_the_prepared_data(tmp_path: Path) -> None:
         prepare_table(folder, source, "parquet", COLUMNS, **own)
         made.append([path.read_bytes() for path in sorted(folder.iterdir())])
     assert made[0] == made[1]
+
+
+PEAK = """
+import sys, tracemalloc
+from pathlib import Path
+from hpcncf.ncf.data import prepare, split
+from hpcncf.ncf.data.readers import Columns, prepare_table
+prepare.ROWS_OF_BLOCK, split.PART_PAIRS, split.PART_BYTES = 1 << 13, 1 << 13, 1 << 17
+source = Path(sys.argv[1])
+tracemalloc.start()
+prepare_table(source.parent / "out", source, "csv", Columns("who", "shop", ("hour", "w"), "at"))
+print(tracemalloc.get_traced_memory()[1])
+"""
+
+
+def test_the_memory_that_it_takes_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """With blocks and parts of a few thousand rows in place of many."""
+    peaks = []
+    for rows in (20_000, 60_000):
+        source = tmp_path / str(rows) / "a.csv"
+        source.parent.mkdir()
+        lines = (f"u{n % 97},s{n * 7 % 997},{n % 24}.5,w{n % 3},{n}" for n in range(rows))
+        source.write_text("\n".join(["who,shop,hour,w,at", *lines, ""]))
+        command = [sys.executable, "-c", PEAK, str(source)]
+        peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
+    assert peaks[1] - peaks[0] < 10 * 40_000, peaks

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,10 +16,12 @@ from hypothesis.extra import numpy as of_numpy
 from numpy.typing import NDArray
 
 from hpcncf.ncf import sampling
+from hpcncf.ncf.data import split as splitting
 from hpcncf.ncf.data.arrays import (
     Floats,
     Int64s,
     Rows,
+    Split,
     bucket_of,
     items_by_user,
     row_dtype,
@@ -26,6 +29,8 @@ from hpcncf.ncf.data.arrays import (
 )
 from hpcncf.ncf.data.manifest import SLOTS, DataError
 from hpcncf.ncf.data.split import (
+    Block,
+    Interactions,
     choose_test_rows,
     draw_test_negatives,
     fits_a_byte,
@@ -34,6 +39,10 @@ from hpcncf.ncf.data.split import (
 )
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=60)
+ARRAYS = (
+    *("train_rows", "test_users", "test_items", "test_context", "test_negatives"),
+    *("positives_indptr", "positives", "buckets_indptr", "buckets"),
+)
 SEEDS = st.integers(0, 2**63 - 1)
 FLOATS = of_numpy.arrays(
     np.float32,
@@ -49,14 +58,32 @@ def rows_of(pairs: list[tuple[int, int]], item_count: int = 40) -> Rows:
     return Rows(users, items, number, ["row"], np.arange(6), item_count)
 
 
+def source_of(rows: Rows, times: NDArray[Any] | None = None, at_once: int = 7) -> Interactions:
+    def blocks() -> Iterator[Block]:
+        for start in range(0, len(rows), at_once):
+            some = slice(start, start + at_once)
+            own = None if times is None else times[some]
+            yield Block(rows.users[some], rows.items[some], rows.context[some], own)
+
+    return Interactions(
+        blocks,
+        np.bincount(rows.users, minlength=len(rows.user_names)),
+        rows.user_names,
+        rows.item_count,
+        rows.context_columns,
+        [fits_a_byte(column) for column in rows.context.T],
+    )
+
+
 def split(
-    rows: Rows, seed: int, negatives: int, times: NDArray[Any] | None = None
+    rows: Rows, seed: int, negatives: int, at_once: int = 7
 ) -> tuple[dict[str, Any], Callable[[str], NDArray[Any]]]:
     """The counts, and the written arrays by name."""
     with TemporaryDirectory() as folder:
-        counts = write_split(Path(folder), leave_one_out(rows, seed, negatives, times))
+        source = source_of(rows, at_once=at_once)
+        counts = leave_one_out(Path(folder), source, seed, negatives)
         arrays = {path.stem: np.load(path) for path in Path(folder).iterdir()}
-        assert len(arrays) == 9
+        assert set(arrays) == set(ARRAYS)
         rows = arrays["train_rows"]
         arrays |= {f"train_{name}s": rows[name] for name in ("user", "item")}
         arrays["train_context"] = unpack_context(rows)
@@ -139,8 +166,8 @@ def test_each_user_has_buckets_of_their_own_positives() -> None:
             assert sorted(table[at]) == sorted(np.pad(low, (0, SLOTS - len(low))))
 
 
-def held(rows: Rows, seed: int, times: NDArray[Any] | None = None) -> Int64s:
-    return choose_test_rows(rows.users, len(rows.user_names), seed, times)
+def held(rows: Rows, seed: int, times: NDArray[Any] | None = None, at_once: int = 7) -> Int64s:
+    return choose_test_rows(source_of(rows, times, at_once), seed)
 
 
 def test_another_seed_holds_out_other_rows() -> None:
@@ -150,14 +177,46 @@ def test_another_seed_holds_out_other_rows() -> None:
 
 def test_every_row_of_a_user_is_held_out_equally_often() -> None:
     users = np.tile(np.arange(2000, dtype=np.int32), 5)
-    found = choose_test_rows(users, 2000, 3, None)
+    none = np.empty((len(users), 0), np.float32)
+    rows = Rows(users, users, none, [], np.arange(2000), 2000)
+    found = held(rows, 3, at_once=3_000)
     assert (users[found] == np.arange(2000)).all()
     assert np.abs(np.bincount(found // 2000) - 400).max() < 4 * np.sqrt(400)
 
 
 def test_with_times_the_latest_row_is_held_out_and_of_equal_times_the_last() -> None:
-    rows = rows_of([(1, 4), (0, 1), (0, 2), (0, 3), (1, 5)])
-    assert held(rows, 1, np.array([8, 9, 30, 30, 7])).tolist() == [3, 0]
+    rows = rows_of([(1, 4), (0, 1), (0, 2), (0, 3), (1, 5), (2, 1)])
+    times = np.array([8, 9, 30, 30, 7, 1])
+    for at_once in (1, 2, 9):
+        assert held(rows, 1, times, at_once).tolist() == [3, 0, -1, -1, -1, -1]
+
+
+@given(PAIRS, SEEDS)
+def test_written_bytes_do_not_depend_on_blocks_and_parts(
+    pairs: list[tuple[int, int]], seed: int
+) -> None:
+    rows = rows_of(pairs)
+    counts, array = split(rows, seed, 20, at_once=100)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(splitting, "PART_PAIRS", 3)
+        patched.setattr(splitting, "PART_BYTES", 50)
+        patched.setattr(sampling, "MANY_ROWS", 10**9)
+        in_parts, other = split(rows, seed, 20, at_once=3)
+    assert in_parts == counts
+    for name in ARRAYS:
+        assert other(name).tobytes() == array(name).tobytes()
+
+
+def test_rows_that_are_split_already_are_written_as_those_that_are_split_here() -> None:
+    """Of users with one row each, which are all for training."""
+    rows = rows_of([(user, 2 * user) for user in range(6)])
+    none = replace(rows, users=rows.users[:0], items=rows.items[:0], context=rows.context[:0])
+    counts, array = split(rows, 1, 4)
+    with TemporaryDirectory() as folder:
+        ready = Split(rows, none, np.empty((0, 4), dtype=np.int32))
+        assert write_split(Path(folder), ready) == counts
+        for name in ARRAYS:
+            assert np.load(f"{folder}/{name}.npy").tobytes() == array(name).tobytes()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -46,7 +46,7 @@ def unpack_context(rows: NDArray[Any]) -> Floats:
 
 @dataclass(frozen=True)
 class Rows:
-    """Interactions in the order of their source; ids of users and items from 0."""
+    """Interactions in memory; ids of users and items from 0."""
 
     users: Int32s
     items: Int32s
@@ -59,11 +59,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.users)
-
-    def take(self, which: NDArray[Any]) -> Rows:
-        """The rows of these numbers, or of a mask."""
-        users, items, context = self.users[which], self.items[which], self.context[which]
-        return replace(self, users=users, items=items, context=context)
 
 
 @dataclass(frozen=True)

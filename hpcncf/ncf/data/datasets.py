@@ -51,7 +51,7 @@ from hpcncf.ncf.data.manifest import (
     read_outline,
     wrong_format_error,
 )
-from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, write_blocks, write_prepared
+from hpcncf.ncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks, write_prepared
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.readers import (
     ROWS_AT_ONCE,
@@ -62,6 +62,7 @@ from hpcncf.ncf.data.readers import (
     read_csv_rows,
     read_lines,
 )
+from hpcncf.ncf.data.split import write_split
 from hpcncf.ncf.data.synthetic import prepare_synthetic_like
 
 ZIP: Final = "Mobile_Frappe.zip"
@@ -179,7 +180,7 @@ def download(url: str, sha256: str, to: Path) -> None:
         raise Unavailable(f"{to}: cannot be written: {error.strerror}") from None
 
 
-def read_frappe(source: Path) -> Iterator[Block]:
+def read_frappe(source: Path) -> Iterator[NamedBlock]:
     """The kept rows of the zip, in the order of `frappe.csv`, as one block."""
     names = ["user", "item", "cnt", *CATEGORIES]
     rows = [
@@ -215,7 +216,7 @@ def read_frappe(source: Path) -> Iterator[Block]:
     context: dict[str, Any] = {"log10(cnt + 1)": scaled}
     context |= {name: table[name].tolist() for name in CATEGORIES}
     users, items = table["user"].tolist(), table["item"].tolist()
-    yield Block(users, items, context, None, lambda _: str(source))
+    yield NamedBlock(users, items, context, None, lambda _: str(source))
 
 
 def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, Sequence[str]]]:
@@ -258,7 +259,7 @@ def prepare_movielens(
     return write_blocks(folder, recipe, f"MovieLens {source.name}", source, ratings, force)
 
 
-def read_ratings(source: Path, report: Report) -> Iterator[Block]:
+def read_ratings(source: Path, report: Report) -> Iterator[NamedBlock]:
     """The ratings, a block at a time, with their times in seconds since 1970.
 
     Raises DataError with the line of the first broken one.
@@ -269,7 +270,7 @@ def read_ratings(source: Path, report: Report) -> Iterator[Block]:
     while some := list(islice(ratings, ROWS_AT_ONCE)):
         users, items, seconds = (list(each) for each in zip(*some, strict=True))
         times = np.array(seconds, dtype=np.int64)
-        yield Block(users, items, {}, times, lambda _: str(source))
+        yield NamedBlock(users, items, {}, times, lambda _: str(source))
         count += len(some)
         report(f"reading {source}: {count:,} ratings")
 
@@ -342,7 +343,7 @@ def _find(source: Path, part: str) -> Path:
     raise WrongRequest(f"{source}: contains neither {' nor '.join(names)}")
 
 
-def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[Block]:
+def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[NamedBlock]:
     """The reviews with their context, a block at a time.
 
     Memory holds two numbers of each business and three of each user. Raises DataError with the
@@ -384,7 +385,7 @@ def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[Block]:
         context: dict[str, Any] = {"season": seasons, "daytime": daytimes}
         context |= {name: table[:, at] for at, name in enumerate(NUMBERS)}
         wheres = [where for where, _ in some]
-        yield Block(users, items, context, np.array(times, dtype=np.int64), wheres.__getitem__)
+        yield NamedBlock(users, items, context, np.array(times, dtype=np.int64), wheres.__getitem__)
 
 
 def _rows(file: Path, report: Report) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -448,7 +449,13 @@ def prepare_ncf_files(folder: Path, source: Path, force: bool = False) -> Prepar
     files = _find_files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
     recipe = Recipe("ncf", describe_source(files), {})
-    return write_prepared(folder, recipe, f"NCF files {name}", lambda: read_ncf_files(files), force)
+    return write_prepared(
+        folder,
+        recipe,
+        f"NCF files {name}",
+        lambda into: write_split(into, read_ncf_files(files)),
+        force,
+    )
 
 
 def _find_files(source: Path) -> list[Path]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final, Literal
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.arrays import Rows, Split
 from hpcncf.ncf.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -28,9 +28,10 @@ from hpcncf.ncf.data.manifest import (
     wrong_format_error,
 )
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.split import leave_one_out, write_split
+from hpcncf.ncf.data.split import Block, Interactions, fits_a_byte, leave_one_out
 from hpcncf.records.schema import write_text
 
+ROWS_OF_BLOCK: Final = 1 << 18
 MAX_TEXTS: Final = 256
 """Distinct texts of a one-hot column: more suggest an identifier or a mistyped number."""
 
@@ -65,10 +66,10 @@ def write_prepared(
     folder: Path,
     recipe: Recipe,
     title: str,
-    make: Callable[[], Split],
+    fill: Callable[[Path], dict[str, Any]],
     force: bool = False,
 ) -> PreparedFolder:
-    """Write the folder of the rows that `make` returns, unless it already holds the same content.
+    """Write the folder, its arrays by `fill`, unless it already holds the same content.
 
     The folder is built beside its place and then renamed. Raises DataError if it holds other data
     and `force` is not given, and always if it holds something that is not prepared data.
@@ -85,7 +86,7 @@ def write_prepared(
         partial = _beside(folder)
         partial.mkdir()
         try:
-            manifest = _write_manifest(partial, recipe, title, write_split(partial, make()))
+            manifest = _write_manifest(partial, recipe, title, fill(partial))
             _swap(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -102,17 +103,19 @@ def write_blocks(
     recipe: Recipe,
     title: str,
     source: Path,
-    blocks: Iterable[Block],
+    blocks: Iterable[NamedBlock],
     force: bool,
 ) -> PreparedFolder:
     """`write_prepared` of a table's rows, one of each user held out by the recipe's seed."""
 
-    def make() -> Split:
-        rows, times = gather_rows(source, blocks)
-        options = recipe.options
-        return leave_one_out(rows, options["seed"], options["test_negatives"], times)
+    def fill(into: Path) -> dict[str, Any]:
+        with TemporaryFile(dir=into) as file:
+            rows = spool_rows(file, source, blocks)
+            return leave_one_out(
+                into, rows, recipe.options["seed"], recipe.options["test_negatives"]
+            )
 
-    return write_prepared(folder, recipe, title, make, force)
+    return write_prepared(folder, recipe, title, fill, force)
 
 
 def _read_existing(folder: Path, force: bool) -> Manifest | None:
@@ -185,8 +188,8 @@ def _write_manifest(
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some rows of a table, in the order of the source."""
+class NamedBlock:
+    """Some rows of a table, with the source's names of users and items."""
 
     users: list[Any]
     items: list[Any]
@@ -207,55 +210,86 @@ class Numbering(dict[Any, int]):
     def number(self, names: Iterable[Any]) -> NDArray[np.int32]:
         return np.fromiter(map(self.__getitem__, names), dtype=np.int32)
 
-    def by_name(self, parts: list[NDArray[np.int32]]) -> tuple[list[Any], NDArray[np.int32]]:
-        """The names, sorted, and for the numbers of `parts` their places among the names."""
+    def by_name(self) -> tuple[list[Any], NDArray[np.int32]]:
+        """The names, sorted, and each number's place among them."""
         names = sorted(self)
         places = np.empty(len(names), dtype=np.int32)
         places[self.number(names)] = np.arange(len(names))
-        return names, places[np.concatenate(parts)]
+        return names, places
 
 
-def gather_rows(source: Path, blocks: Iterable[Block]) -> tuple[Rows, NDArray[Any] | None]:
-    """The rows of a table in memory, and their times. Texts of a context column become a column of
-    zeros and ones for each, in their sorted order.
+def spool_rows(file: IO[bytes], source: Path, blocks: Iterable[NamedBlock]) -> Interactions:
+    """The rows of a table in a temporary file, with numbers in place of names: memory holds each
+    name once. Texts of a context column become a column of zeros and ones for each, in their sorted
+    order.
 
     Raises DataError if there is no row, or if a value does not fit.
     """
+    blocks = iter(blocks)
+    first = next(blocks, None)
+    if first is None:
+        raise DataError(f"{source}: has no rows")
     users, items = Numbering(), Numbering()
-    texts = defaultdict[str, Numbering](Numbering)
-    user_parts, item_parts, times = list[Any](), list[Any](), list[Any]()
-    context = defaultdict[str, list[Any]](list)
-    for block in blocks:
-        user_parts.append(users.number(block.users))
-        item_parts.append(items.number(block.items))
+    texts = {name: Numbering() for name, each in first.context.items() if isinstance(each, list)}
+    small = dict.fromkeys(first.context, True)
+    times = np.int64 if first.times is None else first.times.dtype
+    kind = np.dtype(
+        [
+            *(("user", np.int32), ("item", np.int32), ("time", times)),
+            ("context", np.float32, (len(first.context),)),
+        ]
+    )
+    for block in chain([first], blocks):
+        rows = np.zeros(len(block.users), kind)
+        rows["user"], rows["item"] = users.number(block.users), items.number(block.items)
         if block.times is not None:
-            times.append(block.times)
-        for name, values in block.context.items():
-            if isinstance(values, list):
+            rows["time"] = block.times
+        for number, (name, values) in enumerate(block.context.items()):
+            if name in texts:
                 numbers = texts[name].number(values)
                 _check_few_texts(name, numbers, block.where)
-                context[name].append(numbers)
+                rows["context"][:, number] = numbers
             else:
-                _check_single_precision(name, values, block.where)
-                context[name].append(values.astype(np.float32))
-    if not user_parts:
-        raise DataError(f"{source}: has no rows")
-    user_names, user_ids = users.by_name(user_parts)
-    item_names, item_ids = items.by_name(item_parts)
-    columns, column_names = list[Any](), list[str]()
-    for name, parts in context.items():
-        if name in texts:
-            names, places = texts[name].by_name(parts)
-            columns += [places == place for place in range(len(names))]
-            column_names += [f"{name}={each}" for each in names]
-        else:
-            columns.append(np.concatenate(parts))
-            column_names.append(name)
-    table = np.empty((len(user_ids), len(columns)), dtype=np.float32)
-    for number, column in enumerate(columns):
-        table[:, number] = column
-    rows = Rows(user_ids, item_ids, table, column_names, user_names, len(item_names))
-    return rows, np.concatenate(times) if times else None
+                _check_single_precision(name, np.asarray(values), block.where)
+                rows["context"][:, number] = values
+                small[name] = small[name] and fits_a_byte(rows["context"][:, number])
+        file.write(rows.data)
+    user_names, user_places = users.by_name()
+    item_names, item_places = items.by_name()
+    sorted_texts = {name: numbering.by_name() for name, numbering in texts.items()}
+
+    def read() -> Iterator[Block]:
+        file.seek(0)
+        while len(rows := np.fromfile(file, kind, ROWS_OF_BLOCK)):
+            columns = [np.empty((len(rows), 0), dtype=np.float32)]
+            for name, values in zip(first.context, rows["context"].T, strict=True):
+                if name in sorted_texts:
+                    names, places = sorted_texts[name]
+                    columns.append(np.eye(len(names), dtype=np.float32)[places][values.astype(int)])
+                else:
+                    columns.append(values[:, None])
+            yield Block(
+                user_places[rows["user"]],
+                item_places[rows["item"]],
+                np.concatenate(columns, axis=1),
+                None if first.times is None else rows["time"],
+            )
+
+    names_of = {
+        name: [f"{name}={each}" for each in sorted_texts[name][0]] if name in texts else [name]
+        for name in first.context
+    }
+    counts = np.zeros(len(user_names), dtype=np.int64)
+    for each in read():
+        counts += np.bincount(each.users, minlength=len(counts))
+    return Interactions(
+        read,
+        counts,
+        user_names,
+        len(item_names),
+        context_columns=[column for names in names_of.values() for column in names],
+        small=[small[name] for name, names in names_of.items() for _ in names],
+    )
 
 
 def _check_few_texts(name: str, numbers: NDArray[np.int32], where: Callable[[int], str]) -> None:

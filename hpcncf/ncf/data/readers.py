@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, write_blocks
+from hpcncf.ncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks
 
 ROWS_AT_ONCE: Final = 1 << 10  # more do not fit into the cache: half as fast
 PARQUET_ROWS: Final = 1 << 16
@@ -139,7 +139,7 @@ def read_csv_rows(
         raise DataError(f"{name}:{reader.line_num + 1}: not UTF-8 text: {error.reason}") from None
 
 
-def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[Block]:
+def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[NamedBlock]:
     """Raises DataError with the line and the column of the first value that cannot be used."""
     delimiter, names = "\t" if source.suffix == ".tsv" else ",", columns.names()
     numeric: set[str] | None = None
@@ -161,7 +161,7 @@ def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[Block]:
                     for value in set(found[name]):
                         if not value.strip():
                             raise DataError(f"{where(found[name].index(value))}: {name}: is empty")
-                yield Block(
+                yield NamedBlock(
                     list(found[columns.user]),
                     list(found[columns.item]),
                     {
@@ -227,7 +227,7 @@ def _parse_numbers(
 
 def read_parquet(
     source: Path, columns: Columns, report: Report, threads: int = 1
-) -> Iterator[Block]:
+) -> Iterator[NamedBlock]:
     """The named columns, by row group and in it by block, so that neither must fit into memory.
 
     `threads`: Arrow's, which decode the columns of a block in parallel. Raises DataError with the
@@ -258,7 +258,7 @@ def read_parquet(
         raise DataError(f"{source}: cannot be read as Parquet: {error}") from None
 
 
-def _parquet_block(source: Path, columns: Columns, batch: Any, before: int) -> Block:
+def _parquet_block(source: Path, columns: Columns, batch: Any, before: int) -> NamedBlock:
     def where(at: int) -> str:
         return f"{source}: row {before + at + 1}"
 
@@ -266,7 +266,7 @@ def _parquet_block(source: Path, columns: Columns, batch: Any, before: int) -> B
     times = values[columns.time] if columns.time else None
     if times is not None and times.dtype.kind not in "ifM":
         raise DataError(f"{source}: {columns.time}: expected numbers or timestamps, came text")
-    return Block(
+    return NamedBlock(
         values[columns.user].tolist(),
         values[columns.item].tolist(),
         {

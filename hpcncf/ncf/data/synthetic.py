@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.ncf.data.manifest import WrongRequest
 from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
-from hpcncf.ncf.data.split import draw_test_negatives
+from hpcncf.ncf.data.split import draw_test_negatives, write_split
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
@@ -84,7 +84,7 @@ def prepare_synthetic(
         folder,
         recipe,
         f"Synthetic data{suffix}",
-        lambda: generate(shape, seed, test_negatives),
+        lambda into: write_split(into, generate(shape, seed, test_negatives)),
         force,
     )
 
