@@ -109,26 +109,7 @@ def _start(env: Mapping[str, str]) -> str | None:
     """Start the daemon; returns why it does not answer, or None."""
     if shutil.which(CONTROL) is None:
         return f"there is no {CONTROL} on this node"
-    # A file, for the daemon may keep what it was given to write to: a pipe would not end.
-    log = Path(env["CUDA_MPS_LOG_DIRECTORY"], "start.log")
-    try:
-        with log.open("w") as said:
-            started = subprocess.run(
-                [CONTROL, "-d"],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                timeout=ANSWER_S,
-                check=False,
-                preexec_fn=_undisturbed,
-            )
-        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it gave no reason"]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{CONTROL} did not start: {error}"
-    if started.returncode:
-        return f"{CONTROL} ended with exit code {started.returncode}: {last[0]}"
-    return _control_mps("get_server_list", env)
+    return _control(env, "-d") or _control(env, command="get_server_list")
 
 
 def _undisturbed() -> None:
@@ -139,7 +120,7 @@ def _undisturbed() -> None:
 
 def _end(env: Mapping[str, str]) -> None:
     """End the daemon by its own command, and kill what remains of it and its servers."""
-    _control_mps("quit", env)
+    _control(env, command="quit")
     ours = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # another user's, or gone
@@ -151,24 +132,28 @@ def _end(env: Mapping[str, str]) -> None:
             process.kill()
 
 
-def _control_mps(command: str, env: Mapping[str, str]) -> str | None:
-    """Send a command to the daemon; returns the problem, or None."""
+def _control(env: Mapping[str, str], *options: str, command: str = "") -> str | None:
+    """Start the daemon by its option, or send it a command; returns the problem, or None."""
+    # A file, for the daemon may keep what it was given to write to: a pipe would not end.
+    log = Path(env["CUDA_MPS_LOG_DIRECTORY"], "control.log")
     try:
-        said = subprocess.run(
-            [CONTROL],
-            env=env,
-            input=f"{command}\n",
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=False,
-        )
+        with log.open("w") as said:
+            code = subprocess.run(
+                [CONTROL, *options],
+                env=env,
+                input=f"{command}\n",
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=ANSWER_S,
+                check=False,
+                preexec_fn=_undisturbed,
+            ).returncode
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it gave no reason"]
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{CONTROL} does not answer: {error}"
-    if said.returncode == 0:
-        return None
-    last = (said.stdout + said.stderr).strip().splitlines()[-1:] or ["it gave no reason"]
-    return f"{CONTROL}: {command}: {last[0]}"
+    words = " ".join([CONTROL, *options, command]).strip()
+    return f"{words} ended with exit code {code}: {last[0]}" if code else None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,16 @@ def threads_per_core(root: Path = ROOT) -> int | None:
 
 def cpu_limit(root: Path = ROOT) -> Limit | None:
     """The smallest CPU quota, in cores, of this process's cgroup and all above it."""
-    limits = [*_quotas_v2(root), *_quotas_v1(root)]
+    files = [(folder / "cpu.max", "") for folder in cgroup_and_above(None, root)]
+    files += [
+        (folder / "cpu.cfs_quota_us", contents(folder / "cpu.cfs_period_us"))
+        for folder in cgroup_and_above("cpu", root)
+    ]
+    limits = []
+    for file, period in files:
+        words = [*contents(file).split(), period]
+        if len(words) > 1 and words[0].isdigit() and words[1]:  # not: max, and -1 of v1
+            limits.append(Limit(int(words[0]) / int(words[1]), file))
     return min(limits, key=lambda limit: limit.value, default=None)
 
 
@@ -145,21 +154,6 @@ def cpu_list(cpus: list[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def _quotas_v2(root: Path) -> Iterator[Limit]:
-    for folder in cgroup_and_above(None, root):
-        words = contents(folder / "cpu.max").split()
-        if len(words) == 2 and words[0] != "max":
-            yield Limit(int(words[0]) / int(words[1]), folder / "cpu.max")
-
-
-def _quotas_v1(root: Path) -> Iterator[Limit]:
-    for folder in cgroup_and_above("cpu", root):
-        share = contents(folder / "cpu.cfs_quota_us")
-        period = contents(folder / "cpu.cfs_period_us")
-        if share and period and int(share) > 0:  # -1: no limit
-            yield Limit(int(share) / int(period), folder / "cpu.cfs_quota_us")
-
-
 def cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
     """This process's cgroup folder and its ancestors up to the mount; `controller` None: v2."""
     wanted = "cgroup2" if controller is None else "cgroup"
@@ -232,17 +226,16 @@ def read_counters(root: Path = ROOT) -> Counters:
 
 def between(before: Counters, after: Counters) -> Held:
     """What was added; nothing for a cgroup that is seen at one end only."""
+
+    def added(first: float | None, last: float | None) -> float | None:
+        return None if first is None or last is None else last - first
+
     both = before.throttled_s.keys() & after.throttled_s.keys()
-    throttled = [after.throttled_s[file] - before.throttled_s[file] for file in both]
     return Held(
-        max(throttled, default=None),
-        _added(before.memory_s, after.memory_s),
-        _added(before.io_s, after.io_s),
+        max((after.throttled_s[file] - before.throttled_s[file] for file in both), default=None),
+        added(before.memory_s, after.memory_s),
+        added(before.io_s, after.io_s),
     )
-
-
-def _added(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before
 
 
 def _throttled_s(root: Path) -> dict[Path, float]:
@@ -280,32 +273,27 @@ def describe_shortage(
     """A sentence with the cause and what to do; None where every core can be used."""
     if usable >= allocated:
         return None
-    limit = (
-        f"the cgroup's quota is {quota:g} cores"
-        if quota is not None and quota < len(cpus)
-        else f"its affinity mask is {cpu_list(cpus)}"
-    )
-    said = f"only {usable:g} of {allocated:g} allocated cores could be used: {limit}. "
-    return said + _cause(allocated, env)
+    limit = f"its affinity mask is {cpu_list(cpus)}"
+    if quota is not None and quota < len(cpus):
+        limit = f"the cgroup's quota is {quota:g} cores"
+    task = f"--cpus-per-task={allocated:g}"
+    if not in_slurm_step(env):
+        cause = f"Under Slurm, start it with srun {task}, which binds each rank to CPUs of its own"
+    elif env.get("SLURM_CPUS_ON_NODE") != env.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0]:
+        cause = (
+            f"The job has more CPUs than srun gave to the ranks: give srun {task} too; it does "
+            "not take that from sbatch"
+        )
+    elif "OMP_PROC_BIND" in env or "KMP_AFFINITY" in env or "GOMP_CPU_AFFINITY" in env:
+        cause = "OMP_PROC_BIND or its kin bound it: unset them"
+    else:
+        cause = (
+            f"srun bound each rank to fewer CPUs than its own: give srun {task}, and leave "
+            "--cpu-bind and SLURM_CPU_BIND out, or set them to none"
+        )
+    return f"only {usable:g} of {allocated:g} allocated cores could be used: {limit}. {cause}"
 
 
 def in_slurm_step(env: Mapping[str, str] = os.environ) -> bool:
     """Whether srun started this process. Since 23.11 a batch script has a number, too: -5."""
     return not env.get("SLURM_STEP_ID", "-").startswith("-")
-
-
-def _cause(allocated: float, env: Mapping[str, str]) -> str:
-    task = f"--cpus-per-task={allocated:g}"
-    if not in_slurm_step(env):
-        return f"Under Slurm, start it with srun {task}, which binds each rank to CPUs of its own"
-    if env.get("SLURM_CPUS_ON_NODE") != env.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0]:
-        return (
-            f"The job has more CPUs than srun gave to the ranks: give srun {task} too; it does "
-            "not take that from sbatch"
-        )
-    if "OMP_PROC_BIND" in env or "KMP_AFFINITY" in env or "GOMP_CPU_AFFINITY" in env:
-        return "OMP_PROC_BIND or its kin bound it: unset them"
-    return (
-        f"srun bound each rank to fewer CPUs than its own: give srun {task}, and leave --cpu-bind "
-        "and SLURM_CPU_BIND out, or set them to none"
-    )

@@ -133,13 +133,12 @@ def _condor(env: Mapping[str, str], _host: str) -> float | None:
 def _flux(env: Mapping[str, str], host: str) -> float | None:
     """No variable has it: `flux job info` prints the job's resource set."""
     command = ["flux", "job", "info", env["FLUX_JOB_ID"], "R"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=FLUX_TIMEOUT_S, check=True
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, timeout=FLUX_TIMEOUT_S, text=True
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return flux_cores(done.stdout, host)
+        return flux_cores(found, host)
+    return None
 
 
 def flux_cores(resource_set: str, host: str) -> float | None:

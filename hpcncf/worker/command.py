@@ -8,19 +8,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
 from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host
-from hpcncf.records.schema import Outcome, RankRecord, write_record_with_retries
+from hpcncf.records.schema import Outcome, RankRecord
 from hpcncf.worker.attempt import all_left
 from hpcncf.worker.child_process import CannotStart, Child, Output, check, shell_code
 from hpcncf.worker.environment import Place, end_line, launched_by, print_line, rendezvous
 from hpcncf.worker.record_command import Started, describe_exit
-from hpcncf.worker.recorder import Recorded, changes
+from hpcncf.worker.recorder import Recorded, changes, leave_record
 from hpcncf.worker.signals import Decision, Held, Stopped, decide, put_back
 
 # If several came, the first of these counts: a job that somebody ended is not to come back.
@@ -29,7 +28,7 @@ STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
 OTHERS_S: Final = 60.0
 
 
-def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
+def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
     """Run the program as this rank, and write its record. Returns the exit code."""
     host = describe_host()
     edited = changes(run, attempt) if place.local_rank == 0 else []
@@ -56,10 +55,10 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     outcome: Outcome = "stopped" if signals else "completed" if code == 0 else "failed"
     record = started.record(measured, code, outcome, edited)
     if signals:
-        return _end_stopped(record, run, attempt, Stopped(signals[0]))
-    _write(record, attempt)
+        return _end_stopped(record, run, place, attempt, Stopped(signals[0]))
+    leave_record(record, attempt)
     if code:
-        sys.stderr.write(f"hpcncf: {_prefix(record)}{describe_exit(code)}\n")
+        sys.stderr.write(f"hpcncf: {place.prefix}{describe_exit(code)}\n")
     elif place.rank == 0:
         new_line = "" if output.ended_a_line else "\n"
         print_line(new_line + end_line(attempt.rank(0)))
@@ -68,9 +67,14 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
 
 def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Child:
     """Raises CannotStart."""
-    program, paths = run.workload, RunPaths(attempt.folder.parent)
+    program, checkpoints = run.workload, RunPaths(attempt.folder.parent).checkpoints
     assert isinstance(program, Program)
-    folder, places = Path(program.folder), _places(run, attempt)
+    folder, threads = Path(program.folder), str(run.resources.cpus_per_task)
+    places = {
+        "run_id": run.id,
+        "output": str(attempt.output.absolute()),
+        "checkpoints": str(checkpoints.absolute()),
+    }
     known = placeholder_values(run.parameters, run.resources.model_dump(mode="json"), run.repeat)
     words = build_command(program, known | places)
     if program.shell is not None:
@@ -80,9 +84,22 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     if "/" in words[0]:
         words[0] = str(folder / words[0])
     check(words)
-    for made in (attempt.output, paths.checkpoints):
+    for made in (attempt.output, checkpoints):
         make_folder(made)
-    environment = variables(run, place, attempt)
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": "1",  # so that its log can be followed
+        **os.environ,
+        **rendezvous(),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "HPCNCF_RUN_ID": run.id,
+        "HPCNCF_REPEAT": str(run.repeat),
+        "HPCNCF_ATTEMPT": str(attempt.number),
+        "HPCNCF_OUTPUT": places["output"],
+        "HPCNCF_CHECKPOINTS": places["checkpoints"],
+    }
     if program.probe:
         profiles = attempt.probe(place.rank)
         make_folder(profiles)
@@ -97,34 +114,9 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     )
 
 
-def _places(run: Run, attempt: AttemptPaths) -> dict[str, str]:
-    return {
-        "run_id": run.id,
-        "output": str(attempt.output.absolute()),
-        "checkpoints": str(RunPaths(attempt.folder.parent).checkpoints.absolute()),
-    }
-
-
-def variables(run: Run, place: Place, attempt: AttemptPaths) -> dict[str, str]:
-    """The program's environment: torch's variables, thread counts, and ours."""
-    threads, places = str(run.resources.cpus_per_task), _places(run, attempt)
-    return {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "PYTHONUNBUFFERED": "1",  # so that its log can be followed
-        **os.environ,
-        **rendezvous(),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_world_size),
-        "HPCNCF_RUN_ID": run.id,
-        "HPCNCF_REPEAT": str(run.repeat),
-        "HPCNCF_ATTEMPT": str(attempt.number),
-        "HPCNCF_OUTPUT": places["output"],
-        "HPCNCF_CHECKPOINTS": places["checkpoints"],
-    }
-
-
-def _end_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: Stopped) -> int:
+def _end_stopped(
+    record: RankRecord, run: Run, place: Place, attempt: AttemptPaths, stopped: Stopped
+) -> int:
     """Write the record; the first rank then requeues the job, once the others have left theirs.
 
     Slurm ends a step as soon as one of its ranks fails, so the others exit with 0.
@@ -133,7 +125,7 @@ def _end_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: S
     def write(fate: str) -> None:
         stopped.fate = f", and the program ended ({describe_exit(record.exit_code or 0)}){fate}"
         error = {"type": "Stopped", "message": str(stopped), "traceback": ""}
-        _write(record.model_copy(update={"error": error}), attempt)
+        leave_record(record.model_copy(update={"error": error}), attempt)
 
     decision = Decision(None, "")
     if record.rank == 0:
@@ -144,17 +136,5 @@ def _end_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: S
     all_left(attempt, record.world_size, OTHERS_S)
     if decision.job_id and (refusal := put_back(decision.job_id)):
         write(f"; not put back into the queue: {refusal}")
-    sys.stderr.write(f"hpcncf: {_prefix(record)}{stopped}\n")
+    sys.stderr.write(f"hpcncf: {place.prefix}{stopped}\n")
     return stopped.exit_code
-
-
-def _prefix(record: RankRecord) -> str:
-    return f"rank {record.rank}: " if record.world_size > 1 else ""
-
-
-def _write(record: RankRecord, attempt: AttemptPaths) -> None:
-    path = attempt.rank(record.rank)
-    try:
-        write_record_with_retries(path, record)
-    except OSError as problem:
-        raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None

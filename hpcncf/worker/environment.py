@@ -65,6 +65,11 @@ class Place:
     local_world_size: int = 1
     node_index: int = 0
 
+    @property
+    def prefix(self) -> str:
+        """Of its messages: `rank 3: `; nothing for the only rank."""
+        return f"rank {self.rank}: " if self.world_size > 1 else ""
+
 
 # rank, ranks, rank on its node, ranks on the node; mpirun of Open MPI, of MPICH and Intel MPI
 MPI_VARIABLES: Final = (

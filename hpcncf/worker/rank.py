@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +17,13 @@ from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
-from hpcncf.records import plan_file as folders
+from hpcncf.records import plan_file
 from hpcncf.records.claims import later_attempt
-from hpcncf.records.plan_file import read_plan
 from hpcncf.slurm.site import with_absolute_site
 from hpcncf.state.decide import is_complete, last_attempt, read_attempts
 from hpcncf.worker import environment
 from hpcncf.worker.attempt import find_attempt, take_or_join
-from hpcncf.worker.command import rank
+from hpcncf.worker.command import run_program
 from hpcncf.worker.environment import Place, end_line, epoch_line, print_line, requeued
 from hpcncf.worker.recorder import Recorded, oneself, write_progress
 from hpcncf.worker.signals import Stopped
@@ -35,35 +33,32 @@ if TYPE_CHECKING:
     from hpcncf.ncf.trainer import Batches
 
 
-def find(
-    source: Path,
-    run_id: str | None,
-    overrides: Sequence[str] = (),
-    results: Path | None = None,
-    leave_plan: bool = True,
-) -> tuple[Run, ResultPaths]:
-    """The run, and its results folder: results/<the job's name> for a job file.
+def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
+    """Be the rank that the arguments request; returns the exit code and the run's paths.
 
-    `leave_plan`: write plan and job file there; an existing plan gets the run if it is new. Raises
-    UsageError if several runs could be meant.
+    The results folder of a job file is results/<the job's name>. Rank 0 writes plan and job file
+    there; an existing plan gets the run if it is new. Raises UsageError if several runs could be
+    meant.
     """
+    source: Path = args.source
     if source.is_dir():
-        if overrides or results:
+        if args.settings or args.results:
             raise UsageError(
                 f"{source}: is a results folder, whose plan exists. Use -s and --results with a "
                 "job file"
             )
-        paths = ResultPaths(source)
-        return select_run(folders.read_plan(paths), run_id), paths
-    job = load.load_job(source, overrides)
-    plan = load.build_plan(job, source, overrides)
-    run = select_run(plan, run_id)
-    paths = ResultPaths(results or Path("results") / job.name)
-    if leave_plan and paths.plan.exists():
-        folders.add_run(paths, plan.job, run)
-    elif leave_plan:
-        folders.leave_plan(paths, with_absolute_site(job, source.parent), plan)
-    return run, paths
+        results = ResultPaths(source)
+        run = select_run(plan_file.read_plan(results), args.run_id)
+    else:
+        job = load.load_job(source, args.settings)
+        plan = load.build_plan(job, source, args.settings)
+        run = select_run(plan, args.run_id)
+        results = ResultPaths(args.results or Path("results") / job.name)
+        if environment.place().rank == 0 and results.plan.exists():
+            plan_file.add_run(results, plan.job, run)
+        elif environment.place().rank == 0:
+            plan_file.leave_plan(results, with_absolute_site(job, source.parent), plan)
+    return be_rank(run, results, args.again, over), results.run(run.id)
 
 
 def select_run(plan: Plan, run_id: str | None) -> Run:
@@ -86,7 +81,7 @@ def work(results: Path, run_id: str | None = None, again: bool = False, over: in
     Attempts up to number `over` are known to have ended, whatever heartbeat they left.
     """
     paths = ResultPaths(results)
-    return be_rank(select_run(read_plan(paths), run_id), paths, again, over)
+    return be_rank(select_run(plan_file.read_plan(paths), run_id), paths, again, over)
 
 
 def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
@@ -109,7 +104,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
 
     try:
         if run.training is None:
-            return rank(run, place, attempt())
+            return run_program(run, place, attempt())
         with Recorded(run, place, found=lambda: find_attempt(paths, place)) as recorded:
             recorded.begin(attempt())
             _train(recorded, paths, shares_attempt=claimed is None and place.rank == 0)
@@ -122,8 +117,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         # A traceback only for our own bugs.
         if isinstance(recorded.error, Exception) and not isinstance(recorded.error, HpcncfError):
             traceback.print_exception(recorded.error)
-        prefix = f"rank {place.rank}: " if place.world_size > 1 else ""
-        sys.stderr.write(f"hpcncf: {prefix}{recorded.explained()}\n")
+        sys.stderr.write(f"hpcncf: {place.prefix}{recorded.explained()}\n")
         # Slurm ends a step as soon as one of its ranks fails. Ranks that stopped together leave the
         # exit code to the first, which has the job requeued before.
         together = place.rank != 0 and in_slurm_step()
@@ -231,15 +225,3 @@ def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
             f"attempt {recorded.attempt.number} sent no heartbeat and was presumed dead; attempt "
             f"{later} has taken over"
         )
-
-
-def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
-    """Be the rank that the arguments request; returns the exit code and the run's paths."""
-    run, results = find(
-        args.source,
-        args.run_id,
-        args.settings,
-        args.results,
-        leave_plan=environment.place().rank == 0,
-    )
-    return be_rank(run, results, args.again, over), results.run(run.id)

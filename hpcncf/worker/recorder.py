@@ -196,6 +196,15 @@ def start_monitor(
     return monitor
 
 
+def leave_record(record: RankRecord, attempt: AttemptPaths) -> None:
+    """Write a rank's record, waiting for a while for a full disk or a lost file server."""
+    path = attempt.rank(record.rank)
+    try:
+        write_record_with_retries(path, record)
+    except OSError as problem:
+        raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
+
+
 def write_progress(monitor: Monitor, run: Run, attempt: AttemptPaths, **position: Any) -> None:
     """`position`: the fields of a progress that the monitor does not know."""
     progress = Progress(
@@ -368,14 +377,16 @@ class Recorded(AbstractContextManager["Recorded"]):
             # srun, torchrun and our own queue send SIGTERM to the ranks that a failed one leaves,
             # as Slurm does to those of a cancelled job.
             if not error.fate and error.signum == signal.SIGTERM:
-                cause = end(self.attempt.first("failed"))
-                if self.peers:
-                    cause = cause or killed(self.peers, self.attempt.recorded_ranks)
-                else:
-                    cause = cause or gone_before_meeting(self.place, self.attempt.recorded_ranks())
-                error.fate = f" after another rank ended: {cause}" if cause else ""
+                recorded = self.attempt.recorded_ranks
+                error.fate = self._after_another(
+                    lambda: (
+                        killed(self.peers, recorded)
+                        if self.peers
+                        else gone_before_meeting(self.place, recorded())
+                    )
+                )
         record = self._record()
-        self._write(record)
+        leave_record(record, self.attempt)
         message = record.error["message"] if record.error else LOST
         first = not message.startswith(LOST)
         if self.place.world_size > 1 and record.outcome != "completed" and first:
@@ -383,32 +394,35 @@ class Recorded(AbstractContextManager["Recorded"]):
             with contextlib.suppress(OSError):  # another was first, or there are no links here
                 own = self.attempt.rank(self.place.rank)
                 self.attempt.first(record.outcome).symlink_to(own.name)
-        if isinstance(error, Stopped) and decision.job_id is not None:
+        if not isinstance(error, Stopped):
+            return True
+
+        def leave_again(fate: str) -> None:
+            error.fate = fate
+            changed = record.model_copy(update={"error": self._error_fields()})
+            leave_record(changed, self.attempt)
+
+        before_meeting = self.place.world_size > self.place.local_world_size and not self.peers
+        if decision.job_id is not None:
             # Slurm then kills the rest of the job: the other ranks come first.
             all_left(self.attempt, self.place.world_size, OTHERS_S)
             if refusal := put_back(decision.job_id):
-                error.fate = f"; not put back into the queue: {refusal}"
-                self._write(record.model_copy(update={"error": self._error_fields()}))
-        elif isinstance(error, Stopped) and self._stopped_before_meeting(error):
+                leave_again(f"; not put back into the queue: {refusal}")
+        elif before_meeting and error.signum == signal.SIGTERM and not error.fate:
+            # It was stopped as a job's ranks are, and nothing on this node explains it.
             for within_s in ELSEWHERE_S:
                 all_left(self.attempt, self.place.world_size, within_s)
-                cause = end(self.attempt.first("failed"))
-                cause = cause or silent_elsewhere(self.place, self.attempt.recorded_ranks())
-                error.fate = f" after another rank ended: {cause}" if cause else ""
-                self._write(record.model_copy(update={"error": self._error_fields()}))
+                leave_again(
+                    self._after_another(
+                        lambda: silent_elsewhere(self.place, self.attempt.recorded_ranks())
+                    )
+                )
         return True
 
-    def _stopped_before_meeting(self, error: Stopped) -> bool:
-        """Whether it was stopped as a job's ranks are, and nothing on this node explains it."""
-        several = self.place.world_size > self.place.local_world_size and not self.peers
-        return several and error.signum == signal.SIGTERM and not error.fate
-
-    def _write(self, record: RankRecord) -> None:
-        path = self.attempt.rank(self.place.rank)
-        try:
-            write_record_with_retries(path, record)
-        except OSError as problem:
-            raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from self.error
+    def _after_another(self, described: Callable[[], str]) -> str:
+        """` after another rank ended: ...`: the first that failed, else those described."""
+        cause = end(self.attempt.first("failed")) or described()
+        return f" after another rank ended: {cause}" if cause else ""
 
     def _leave_at_once(self, stopped: Stopped) -> None:
         """Called in another thread than the main one, which may never wake."""

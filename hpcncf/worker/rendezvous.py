@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -15,12 +16,7 @@ from typing import Final
 import psutil
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.worker.environment import (
-    candidates,
-    hosts,
-    master,
-    start_of_ranks,
-)
+from hpcncf.worker.environment import candidates, hosts, master, start_of_ranks
 
 # Rank 0 waits at the first free one of a few ports that all ranks work out for themselves, on one
 # address; the others ask at these until it answers with the run's own words. So another run's rank
@@ -70,23 +66,17 @@ def own_address(host: str, env: Mapping[str, str] = os.environ) -> str:
 
 def resolved(host: str) -> str:
     """IPv4 where there is one. Raises HpcncfError."""
-    try:
-        return _looked_up(host, socket.AF_INET)
-    except socket.gaierror:
-        pass
-    try:
-        return _looked_up(host, socket.AF_UNSPEC)
-    except socket.gaierror as error:
-        raise HpcncfError(
-            f"{os.uname().nodename}: host {host}, where rank 0 is, has no address here: "
-            f"{error.strerror}; the nodes' names must be known on each of them"
-        ) from None
-
-
-def _looked_up(host: str, family: socket.AddressFamily) -> str:
-    """Asked for any family, a host known from /etc/hosts is sought in the name service as well:
-    where that does not answer, for ten seconds and more."""
-    return str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
+    # Asked for any family at once, a host known from /etc/hosts is sought in the name service as
+    # well: where that does not answer, for ten seconds and more.
+    for family in (socket.AF_INET, socket.AF_UNSPEC):
+        try:
+            return str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
+        except socket.gaierror as error:
+            problem = error.strerror
+    raise HpcncfError(
+        f"{os.uname().nodename}: host {host}, where rank 0 is, has no address here: "
+        f"{problem}; the nodes' names must be known on each of them"
+    )
 
 
 def source_address(address: str) -> str:
@@ -103,37 +93,26 @@ def source_address(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def interface(address: str) -> str | None:
-    """The network interface that holds this address of this host."""
-    for name, held in psutil.net_if_addrs().items():
-        if any(each.address.partition("%")[0] == address for each in held):
-            return name
-    return None
-
-
 def choose_interface(address: str, env: MutableMapping[str, str] = os.environ) -> None:
     """Have gloo and NCCL use the interface that leads to rank 0; whoever set one is obeyed.
 
     Left to itself gloo takes what the host's own name resolves to. NCCL knows better ones than
     loopback. Raises UsageError where the one that was set is not there.
     """
-    _check_set(env)
-    name = interface(source_address(address))
-    if name is None:
-        return
-    env.setdefault("GLOO_SOCKET_IFNAME", name)
-    if not address.startswith("127."):
-        env.setdefault("NCCL_SOCKET_IFNAME", name)
-
-
-def _check_set(env: Mapping[str, str]) -> None:
-    known = psutil.net_if_addrs()
+    interfaces = psutil.net_if_addrs()
     for name in filter(None, env.get("GLOO_SOCKET_IFNAME", "").split(",")):
-        if name not in known:
+        if name not in interfaces:
             raise UsageError(
                 f"GLOO_SOCKET_IFNAME (a site's `interface`): {os.uname().nodename} has no network "
-                f"interface {name!r}; it has {', '.join(known)}"
+                f"interface {name!r}; it has {', '.join(interfaces)}"
             )
+    here = source_address(address)
+    for name, held in interfaces.items():
+        if any(each.address.partition("%")[0] == here for each in held):
+            env.setdefault("GLOO_SOCKET_IFNAME", name)
+            if not address.startswith("127."):
+                env.setdefault("NCCL_SOCKET_IFNAME", name)
+            return
 
 
 def listening(address: str, ports: Sequence[int]) -> socket.socket:
@@ -157,33 +136,26 @@ def listening(address: str, ports: Sequence[int]) -> socket.socket:
 
 def host_others(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
     """Send each of the other ranks the store's port, in a thread, until all have it."""
-    arguments = (meeting, ours, port, others)
-    threading.Thread(
-        target=_answer_guests, args=arguments, name="hpcncf-meeting", daemon=True
-    ).start()
 
-
-def _answer_guests(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
-    with ours:
-        while others:
-            try:
+    def answer_guests() -> None:
+        left = others
+        with ours, contextlib.suppress(OSError):
+            while left:
                 guest, _ = ours.accept()
-            except OSError:
-                return
-            with guest:
-                others -= _answer_guest(guest, meeting, port)
+                with guest:
+                    left -= _answer_guest(guest, meeting, port)
+
+    threading.Thread(target=answer_guests, name="hpcncf-meeting", daemon=True).start()
 
 
 def _answer_guest(guest: socket.socket, meeting: Meeting, port: int) -> bool:
     """Whether it was one of ours, and has its answer."""
-    try:
+    with contextlib.suppress(OSError):
         guest.settimeout(ANSWER_S)
-        if _line(guest) != meeting.asked:
-            return False
-        guest.sendall(meeting.answer(port))
-        return guest.recv(1) == b"+"  # one that gave up before has not: it asks again
-    except OSError:
-        return False
+        if _line(guest) == meeting.asked:
+            guest.sendall(meeting.answer(port))
+            return guest.recv(1) == b"+"  # one that gave up before has not: it asks again
+    return False
 
 
 def found_store(meeting: Meeting, address: str, timeout_s: float) -> int:
