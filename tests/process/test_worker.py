@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,11 @@ from hpcncf.job.spec import Training
 from hpcncf.local import processes
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.plan_file import read_plan
+from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_record, write_record
 from hpcncf.worker.__main__ import main
 from hpcncf.worker.environment import set_openmp
-from hpcncf.worker.rank import be_rank, work
+from hpcncf.worker.rank import work
 
 JOB = """\
 name: small
@@ -169,25 +170,6 @@ def test_other_ranks_than_planned_are_refused(
     assert said in capsys.readouterr().err
 
 
-def test_a_run_that_another_process_holds_is_not_begun(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    [run] = runs(job)
-    claim_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
-    assert main([str(job)]) == 1
-    assert f"process {os.getpid()} on" in capsys.readouterr().err
-    assert not attempt_of(run, 2).folder.exists()
-
-
-def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [run] = runs(job)
-    taken = claim_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
-    monkeypatch.setenv("HPCNCF_ATTEMPT", str(taken.number))
-    monkeypatch.setenv("HPCNCF_LAUNCHED_BY", "local")
-    assert main([str(job)]) == 0
-    assert rank_of(run).launched_by == "local"
-
-
 def test_an_attempt_that_was_presumed_dead_ends_when_it_sees_that(job: Path) -> None:
     endless = ("-s", "training.epochs=100000")
     [run] = runs(job, "training.epochs=100000")
@@ -219,47 +201,52 @@ def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(j
     assert not left[-1].parent.exists(), "an attempt that was not yet taken"
 
 
-def test_a_failing_run_leaves_a_record_that_says_why(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(job), "-s", "training.lr=1e30"]) == 1
-    [run] = runs(job, "training.lr=1e30")
-    record = rank_of(run)
-    assert (record.outcome, record.exit_code) == ("failed", 1)
-    assert record.error["type"] == "HpcncfError"
-    assert "the loss became nan" in record.error["message"]
-    assert record.error["traceback"] == "", "it is the user's to mend"
-    assert record.training is not None, "what was measured until then"
-    assert "the loss became nan" in capsys.readouterr().err
-
-
-def test_data_that_is_damaged_is_reported_by_status_as_the_rank_reported_it(
-    job: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    moved = shutil.copytree(data, tmp_path / "moved")
-    write_job(job.parent, moved)
-    rows = moved / "train_rows.npy"
+def cut_rows(data: Path) -> None:
+    rows = data / "train_rows.npy"
     rows.write_bytes(rows.read_bytes()[:-4])
-    assert main([str(job)]) == 1
-    capsys.readouterr()
+
+
+def change_key(data: Path) -> None:
+    manifest = data / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"key": "f" * 64}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "harm", "kind", "message"),
+    [
+        ("lr=1e30", None, "HpcncfError", "the loss became nan"),
+        ("lr=0.001", cut_rows, "DataError", "train_rows.npy: not a complete .npy array"),
+        ("lr=0.001", change_key, "HpcncfError", "holds other data than when the run was planned"),
+    ],
+)
+def test_a_failing_run_leaves_a_record_that_says_why(
+    job: Path,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    harm: Callable[[Path], None] | None,
+    kind: str,
+    message: str,
+) -> None:
+    moved = shutil.copytree(data, job.parent / "moved")
+    write_job(job.parent, moved)
+    results, settings = ResultPaths(Path("results/small")), [f"training.{setting}"]
+    [run] = runs(job, *settings)
+    leave_plan(results, load_job(job, settings), build_plan(load_job(job, settings), job))
+    if harm:
+        harm(moved)
+    assert work(results.folder) == 1
+    record = rank_of(run)
+    assert (record.outcome, record.exit_code, record.error["type"]) == ("failed", 1, kind)
+    assert message in record.error["message"]
+    assert record.error["traceback"] == "", "it is the user's to mend"
+    assert (record.training is None) == (harm is not None), "what was measured until then"
+    assert message in capsys.readouterr().err
     assert cli.main(["status", "--failures", "results/small"]) == 0
     seen = " ".join(capsys.readouterr().out.split())
-    assert f"1 run failed: rank 0: DataError: {rows}: not a complete .npy array" in seen
+    assert f"1 run failed: rank 0: {kind}: " in seen
+    assert message in seen
     assert "Traceback" not in seen
-    assert "line " not in seen
-
-
-def test_data_made_anew_since_the_plan_is_refused(job: Path, data: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved"
-    shutil.copytree(data, moved)
-    write_job(job.parent, moved)
-    [run] = runs(job)
-    manifest = moved / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"key": "f" * 64}))
-    results = ResultPaths(Path("results/small"))
-    assert be_rank(run, results) == 1
-    error = rank_of(run).error
-    assert "holds other data than when the run was planned" in error["message"]
 
 
 def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(job: Path) -> None:
