@@ -19,21 +19,15 @@ from typing import Final
 import psutil
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.plan import Run, batched
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import Resources
-from hpcncf.launch.cancel import CancelCheck
-from hpcncf.local import machine, processes
+from hpcncf.local import processes
 from hpcncf.local.processes import POLL_S, Ranks, Seat, Watch
 from hpcncf.monitor import gpu
-from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import EndReason, Packed, write_record_with_retries
-from hpcncf.worker.allocation import cpus_of_job
-from hpcncf.worker.attempt import build_end, needs_run, take_or_join
-from hpcncf.worker.environment import Place, slurm_job_id
+from hpcncf.worker.attempt import build_end
 from hpcncf.worker.recorder import PACKED
-from hpcncf.worker.signals import BY_TASK, FirstSignal, stopped_task
 
 # The daemon's pipes and logs lie in a folder that only this user may open and no other job knows,
 # so that jobs on one node never meet, and a daemon that a site runs is left alone.
@@ -264,73 +258,6 @@ class Working:
             except OSError as problem:
                 sys.stderr.write(f"run {member.run.id}: {problem}\n")
         return [0] if reason == "cancelled" else codes
-
-
-# A task has the cores, GPUs and memory of all runs of a pack. Its process places them, waits,
-# passes signals on and keeps each run's time limit; after a signal it has the job requeued.
-
-# From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
-GRACE_S: Final = 60.0
-
-
-def work(paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]) -> int:
-    """Run one pack after another; returns the exit code. A failed run ends no other; a signal ends
-    all."""
-    return _Task(paths, runs[0].resources, again, over).work(runs)
-
-
-class _Task:
-    def __init__(
-        self, paths: ResultPaths, resources: Resources, again: bool, over: Mapping[str, int]
-    ) -> None:
-        self._paths, self._resources, self._again, self._over = paths, resources, again, over
-        self._cancelled = CancelCheck(paths, job_id=slurm_job_id())
-        orders = Orders(
-            self._take, self._cancelled.is_cancelled, lambda: self._signal.signum, GRACE_S
-        )
-        self._working = Working(paths, _machine(resources), orders)
-        self._signal = FirstSignal(self._pass_on)
-
-    def work(self, runs: Sequence[Run]) -> int:
-        codes = [0]
-        for together in batched(runs, self._resources.side_by_side):
-            unfinished = [run for run in together if self._is_unfinished(run)]
-            if unfinished and self._signal.signum is None:
-                codes += self._working.work(unfinished)
-        signum = self._signal.signum
-        if signum is not None and any(self._is_unfinished(run) for run in runs):
-            return stopped_task(signum, self._resources.requeues)
-        worst = max(codes, key=abs)
-        return worst if worst >= 0 else 128 - worst
-
-    def _is_unfinished(self, run: Run) -> bool:
-        cancelled = self._cancelled.is_cancelled(run.id)
-        return not cancelled and needs_run(self._paths, run, self._again)
-
-    def _take(self, run: Run) -> AttemptPaths:
-        return take_or_join(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
-
-    def _pass_on(self, signum: int) -> None:
-        for member in self._working.members:
-            member.watch.pass_on(signum)
-
-
-def _machine(resources: Resources) -> Machine:
-    """The job's cores and GPUs here; the variables of each run are those of a step of its own."""
-    wanted, usable = resources.node_cores, usable_cpus()
-    allocated = cpus_of_job() or wanted
-    confined = wanted <= len(usable) <= allocated
-    if not confined:
-        sys.stderr.write(
-            f"hpcncf: {allocated:g} CPUs are allocated to the job and {len(usable)} are usable, "
-            "some of which may be another job's: its runs are not bound to cores of their own\n"
-        )
-    cpus = spread(usable, wanted) if confined else []
-    names = ("NTASKS", "NPROCS", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "TASKS_PER_NODE")
-    variables = {f"SLURM_{name}": str(resources.tasks_per_node) for name in names}
-    variables["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
-    variables["HPCNCF_LAUNCHED_BY"] = os.environ.get("HPCNCF_LAUNCHED_BY", "slurm")
-    return Machine(cpus, machine.gpus(), variables | {BY_TASK: "1"})
 
 
 def slot_cpus(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:

@@ -187,7 +187,10 @@ class Tree:
             if pid not in self._known:
                 gone.setdefault(self._heir(known, last), []).append(known)
         for heir, dead in gone.items():
-            missing = sum(sum(known.own) for known in dead) - self._grown_s(heir, last)
+            missing = sum(sum(known.own) for known in dead)
+            # By how much its account of waited-for children grew, read after the dead were missed.
+            if now := procfs.stat(f"/proc/{heir}") if heir else None:
+                missing -= now.waited_user_s + now.waited_system_s - last[heir].waited_s
             if missing > SLACK_S * len(dead):
                 share = missing / sum(sum(known.own) for known in dead)
                 self._lost[0] += share * sum(known.own[0] for known in dead)
@@ -199,13 +202,6 @@ class Tree:
         while pid in last and pid not in self._known:
             pid = last[pid].stat.parent
         return pid if pid in self._known and pid in last else 0
-
-    def _grown_s(self, heir: int, last: dict[int, _Known]) -> float:
-        """By how much the account of waited-for children grew, read after the dead were missed."""
-        now = procfs.stat(f"/proc/{heir}") if heir else None
-        if now is None:
-            return 0.0
-        return now.waited_user_s + now.waited_system_s - last[heir].waited_s
 
 
 def _measure_process(pid: int) -> Spent:

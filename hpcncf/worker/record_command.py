@@ -168,7 +168,7 @@ def record(
     if allocated is None:
         allocated = usable() / (place.local_world_size if _share_cores() else 1)
     run = planned(command, allocated, name, place, remedies or NO_REMEDIES)
-    described = describe_host()
+    host = describe_host()
     if place.rank == 0:
         add_command(paths, run)
     with writing(folder):
@@ -179,28 +179,9 @@ def record(
         make_folder(attempt.output)
         if probe:
             make_folder(attempt.probe(place.rank))
-    return _record(command, attempt, run, place, described, allocated)
-
-
-def _share_cores() -> bool:
-    """Whether ranks of this node may all use the same cores: nobody bound them to some."""
-    with suppress(OSError):
-        return os.sched_getaffinity(os.getppid()) == os.sched_getaffinity(0)
-    return False
-
-
-def _record(
-    command: Sequence[str],
-    attempt: AttemptPaths,
-    run: Run,
-    place: Place,
-    host: dict[str, Any],
-    allocated: float,
-) -> Recorded:
     variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
-    seen = attempt.probe(place.rank)
-    if seen.exists():
-        variables = observed(variables, seen, run.remedies)
+    if probe:
+        variables = observed(variables, attempt.probe(place.rank), run.remedies)
     try:
         child = Child(command, env=variables)
     except CannotStart as error:
@@ -224,6 +205,13 @@ def _record(
     except OSError as error:  # a full disk must not hide how the command ended
         problem = f"{attempt.folder}: the record is not written: {error.strerror}"
     return Recorded(code, attempt.folder, rank, started.monitor.node_record(), problem)
+
+
+def _share_cores() -> bool:
+    """Whether ranks of this node may all use the same cores: nobody bound them to some."""
+    with suppress(OSError):
+        return os.sched_getaffinity(os.getppid()) == os.sched_getaffinity(0)
+    return False
 
 
 def others(recorded: Recorded) -> tuple[list[RankRecord], list[NodeRecord]]:

@@ -13,18 +13,22 @@ from typing import Final
 
 import psutil
 
-from hpcncf.job.plan import Run
+from hpcncf.job.plan import Run, batched
+from hpcncf.job.spec import Resources
 from hpcncf.launch.cancel import CancelCheck
-from hpcncf.local import colocate
+from hpcncf.local import machine
+from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.local.processes import end_with_parent
-from hpcncf.monitor.cgroup import in_slurm_step
-from hpcncf.monitor.node import cores
-from hpcncf.paths import ResultPaths
+from hpcncf.monitor.cgroup import in_slurm_step, usable_cpus
+from hpcncf.monitor.node import cores, spread
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import EndReason, write_record_with_retries
 from hpcncf.worker import environment
-from hpcncf.worker.attempt import build_end, needs_run
+from hpcncf.worker.allocation import cpus_of_job
+from hpcncf.worker.attempt import build_end, needs_run, take_or_join
+from hpcncf.worker.child_process import shell_code
 from hpcncf.worker.environment import Place, place, slurm_job_id
 from hpcncf.worker.recorder import in_the_end
 from hpcncf.worker.rendezvous import (
@@ -109,9 +113,9 @@ def bind(env: Mapping[str, str] = os.environ) -> None:
         os.sched_setaffinity(0, own_cpus(usable, place))
 
 
-# A single run is run in this process. Each of several gets a process of its own, so that its record
-# measures it alone; this one waits, passes signals on, and ends the run at its time limit. Ranks
-# go through the list in step, since each run waits for all its ranks.
+# A single run is run in this process. Each of several gets processes of its own, so that its record
+# measures it alone; this one waits, passes signals on, and ends a run at its time limit. Ranks go
+# through the list in step, since each run waits for all its ranks.
 
 POLL_S: Final = 0.2
 # From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
@@ -127,39 +131,108 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
     """
     hold((*SIGNALS, signal.SIGCONT))  # submitit's handlers end here
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
-    planned = {run.id: run for run in read_plan(ResultPaths(Path(results))).runs}
-    if planned[run_ids[0]].resources.packed:
-        runs = [planned[run_id] for run_id in run_ids]
-        code = colocate.work(ResultPaths(Path(results)), runs, again, over)
-    elif len(run_ids) == 1 and planned[run_ids[0]].resources.launcher == "srun":
+    paths = ResultPaths(Path(results))
+    planned = {run.id: run for run in read_plan(paths).runs}
+    runs = [planned[run_id] for run_id in run_ids]
+    if runs[0].resources.packed:
+        code = _SideBySide(paths, runs, again, over).work()
+    elif len(runs) == 1 and runs[0].resources.launcher == "srun":
         from hpcncf.worker.rank import work
 
         code = work(Path(results), run_ids[0], again, over.get(run_ids[0], 0))
     else:
-        several = _Several(ResultPaths(Path(results)), again, over)
-        code = several.work([planned[run_id] for run_id in run_ids])
+        code = _OneAfterAnother(paths, runs, again, over).work()
     ignore()
     in_the_end(code)
     if code:
         raise SystemExit(code)
 
 
-class _Several:
-    """The runs of one task, as one of its ranks sees them."""
+class _Task:
+    """The runs of one task, which are worked at again if the job is put back into the queue."""
 
-    def __init__(self, paths: ResultPaths, again: bool, over: Mapping[str, int]) -> None:
-        self._paths, self._again, self._over = paths, again, over
-        self._rank = place().rank
-        self._child: Child | None = None
-        self._by_torchrun = False
+    def __init__(
+        self, paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]
+    ) -> None:
+        self._paths, self._runs, self._again, self._over = paths, runs, again, over
+        self._resources = runs[0].resources
         self._cancelled = CancelCheck(paths, job_id=slurm_job_id())
         self._signal = FirstSignal(self._send)
 
-    def work(self, runs: Sequence[Run]) -> int:
+    def _is_unfinished(self, run: Run) -> bool:
+        cancelled = self._cancelled.is_cancelled(run.id)
+        return not cancelled and needs_run(self._paths, run, self._again)
+
+    def _send(self, signum: int) -> None:
+        """Send a signal to the runs at work."""
+        raise NotImplementedError
+
+
+class _SideBySide(_Task):
+    """Has the cores, GPUs and memory of all runs of a pack. A failed run ends no other; a signal
+    ends all."""
+
+    def __init__(
+        self, paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]
+    ) -> None:
+        orders = Orders(
+            self._take,
+            lambda run_id: self._cancelled.is_cancelled(run_id),
+            lambda: self._signal.signum,
+            GRACE_S,
+        )
+        self._working = Working(paths, _machine(runs[0].resources), orders)
+        super().__init__(paths, runs, again, over)  # from here on signals are passed on
+
+    def work(self) -> int:
+        """Run one pack after another; returns the exit code."""
+        codes = [0]
+        for together in batched(self._runs, self._resources.side_by_side):
+            unfinished = [run for run in together if self._is_unfinished(run)]
+            if unfinished and self._signal.signum is None:
+                codes += self._working.work(unfinished)
+        signum = self._signal.signum
+        if signum is not None and any(self._is_unfinished(run) for run in self._runs):
+            return stopped_task(signum, self._resources.requeues)
+        return shell_code(max(codes, key=abs))
+
+    def _take(self, run: Run) -> AttemptPaths:
+        return take_or_join(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
+
+    def _send(self, signum: int) -> None:
+        for member in self._working.members:
+            member.watch.pass_on(signum)
+
+
+def _machine(resources: Resources) -> Machine:
+    """The job's cores and GPUs here; the variables of each run are those of a step of its own."""
+    wanted, usable = resources.node_cores, usable_cpus()
+    allocated = cpus_of_job() or wanted
+    confined = wanted <= len(usable) <= allocated
+    if not confined:
+        sys.stderr.write(
+            f"hpcncf: {allocated:g} CPUs are allocated to the job and {len(usable)} are usable, "
+            "some of which may be another job's: its runs are not bound to cores of their own\n"
+        )
+    cpus = spread(usable, wanted) if confined else []
+    names = ("NTASKS", "NPROCS", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "TASKS_PER_NODE")
+    variables = {f"SLURM_{name}": str(resources.tasks_per_node) for name in names}
+    variables["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
+    variables["HPCNCF_LAUNCHED_BY"] = os.environ.get("HPCNCF_LAUNCHED_BY", "slurm")
+    return Machine(cpus, machine.gpus(), variables | {BY_TASK: "1"})
+
+
+class _OneAfterAnother(_Task):
+    """As one of the task's ranks sees them, each in a process of its own."""
+
+    _child: Child | None = None
+    _by_torchrun = False
+
+    def work(self) -> int:
         """Returns the exit code. A failed run does not keep the next from starting; a signal does,
         and the first rank then requeues the task if a run is left."""
         codes, unfinished = [0], False
-        for run in runs:
+        for run in self._runs:
             if self._cancelled.is_cancelled(run.id):
                 continue
             if self._signal.signum is not None:
@@ -169,9 +242,9 @@ class _Several:
             unfinished |= codes[-1] != 0 and self._signal.signum is not None
         if not unfinished or self._signal.signum is None:
             return max(codes)
-        if self._rank != 0:
+        if place().rank != 0:
             return 0
-        return stopped_task(self._signal.signum, runs[0].resources.requeues)
+        return stopped_task(self._signal.signum, self._resources.requeues)
 
     def _run(self, run: Run) -> int:
         """Returns the exit code; 0 if the run was cancelled, which is no failure."""
@@ -202,11 +275,11 @@ class _Several:
         now = CancelCheck(self._paths, 0.0, slurm_job_id())
         if code and reason is None and now.is_cancelled(run.id):
             reason = "cancelled"
-        if reason and self._rank == 0:
+        if reason and place().rank == 0:
             self._write_end(run, reason, code)
         if reason == "cancelled":
             return 0
-        return code if code >= 0 else 128 - code
+        return shell_code(code)
 
     def _write_end(self, run: Run, reason: EndReason, code: int) -> None:
         """Write why the run was asked to stop, which its own record does not know."""
@@ -217,7 +290,6 @@ class _Several:
         write_record_with_retries(attempt.end, build_end(run, attempt, reason, codes))
 
     def _send(self, signum: int) -> None:
-        """Send a signal to the running child, if there is one."""
         child = self._child
         if child is None or child.poll() is not None:
             return

@@ -257,7 +257,7 @@ def test_a_recorder_that_is_stopped_and_goes_on_takes_nothing_for_a_signal(tmp_p
 
 def test_ranks_that_were_started_together_are_one_run(tmp_path: Path) -> None:
     """As mpirun starts them, by Open MPI's variables; the first prints the only summary."""
-    command = ["--json", "figures.json", *python(SPIN.format(seconds=0.8))]
+    command = ["--json", "figures.json", *python(SPIN.format(seconds=1.0))]
     ranks = []
     for rank in ("1", "0"):
         placed = {
@@ -287,7 +287,7 @@ def test_ranks_that_were_started_together_are_one_run(tmp_path: Path) -> None:
     assert {each.cores.allocated for each in records} == {records[0].cores.usable / 2}
     # The other rank's time is the run's own, not a neighbour's.
     node = read_record(attempt.node(0), NodeRecord)
-    assert sum(node.tree_cpu_s) > 1.1
+    assert sum(node.tree_cpu_s) > 1.15, "more than one had"
     assert read_record(attempt.end, End).exit_codes == [0, 0]
     assert json.loads((tmp_path / "figures.json").read_text())["rank"]["rank"] == 0
 

@@ -155,8 +155,8 @@ def test_warned_they_stop_the_job_is_put_back_once_and_they_go_on(
 WARNED_LATE = """\
 import json, os, signal, sys
 from hpcncf.worker import task
-run_it = task._Several._run
-task._Several._run = lambda *given: (run_it(*given), os.kill(os.getpid(), signal.SIGUSR2))[0]
+run_it = task._OneAfterAnother._run
+task._OneAfterAnother._run = lambda *given: (run_it(*given), os.kill(os.getpid(), signal.SIGUSR2))[0]
 task.work(sys.argv[1], json.loads(sys.argv[2]) * 2, False, {})
 """
 
