@@ -156,7 +156,11 @@ WARNED_LATE = """\
 import json, os, signal, sys
 from hpcncf.worker import task
 run_it = task._OneAfterAnother._run
-task._OneAfterAnother._run = lambda *given: (run_it(*given), os.kill(os.getpid(), signal.SIGUSR2))[0]
+def warned(*given):
+    code = run_it(*given)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    return code
+task._OneAfterAnother._run = warned
 task.work(sys.argv[1], json.loads(sys.argv[2]) * 2, False, {})
 """
 
