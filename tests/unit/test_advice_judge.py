@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_configurations import configuration, repeated, row
+from make_configurations import configuration, diagnosis, repeated, row
 
 from hpcncf_analysis.advice.judge import (
     MIN_CORE_YIELD,
@@ -21,7 +21,7 @@ from hpcncf_analysis.advice.judge import (
     judge,
 )
 from hpcncf_analysis.configurations import Configuration
-from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding
+from hpcncf_analysis.diagnosis.evidence import Cause
 from hpcncf_analysis.prices import Prices
 from hpcncf_analysis.quality import at_equal_epochs
 
@@ -45,16 +45,6 @@ def timed(label: str, seconds: float, cores: int = 1, **changes: Any) -> Configu
 def names(found: Judgement) -> tuple[str | None, ...]:
     chosen = (found.cheapest, found.recommended, found.fastest)
     return tuple(each.label if each else None for each in chosen)
-
-
-def finding(cause: Cause = "python_input", share: float = 0.58, **more: Any) -> Finding:
-    return Finding(cause, share, "time", ("evidence",), "Make whole batches.", **more)
-
-
-def diagnosis(*findings: Finding) -> Diagnosis:
-    first, *rest = findings or (None,)
-    verdict = "cause" if first else "healthy"
-    return Diagnosis("", verdict, first, tuple(rest), CoreCounts(1, 1, 1))  # type: ignore[arg-type]
 
 
 def test_choices_and_front_by_hand() -> None:
@@ -212,7 +202,7 @@ def test_a_setting_without_effect_is_not_compared() -> None:
 
 def test_what_was_too_short_is_repeated_and_never_chosen() -> None:
     quick, slow = timed("quick", 1.0, run_id="q"), timed("slow", 20.0, run_id="s")
-    short = {"q": diagnosis(finding("too_short_to_judge")), "s": diagnosis()}
+    short = {"q": diagnosis("too_short_to_judge"), "s": diagnosis()}
     found = table(quick, slow, diagnoses=short)
     assert names(found) == ("slow", "slow", "slow")
     assert [each.label for each in found.to_repeat] == ["quick"]
@@ -230,7 +220,7 @@ def test_a_run_that_is_mostly_warm_up_is_too_short() -> None:
 
 def test_a_recommendation_has_no_open_cause() -> None:
     quick, slow = timed("quick", 9.0, run_id="q"), timed("slow", 9.5, run_id="s")
-    causes = {"q": diagnosis(finding()), "s": diagnosis()}
+    causes = {"q": diagnosis("python_input"), "s": diagnosis()}
     assert names(table(quick, slow, diagnoses=causes)) == ("quick", "slow", "quick")
     tried = {("quick", "python_input"): Measured("slow", Ratio(0.9, None, None))}
     assert names(table(quick, slow, diagnoses=causes, outcomes=tried))[1] == "quick"
@@ -255,7 +245,7 @@ def test_most_repeats_have_to_agree_on_a_cause(known: str, agree: bool) -> None:
     one = configuration("one", [row(run_id=f"run{number}") for number in range(3)])
     if known == "ab":
         one = configuration("one", one.rows[:2])
-    found = {f"run{n}": diagnosis(finding(causes[each])) for n, each in enumerate(known)}
+    found = {f"run{n}": diagnosis(causes[each]) for n, each in enumerate(known)}
     assert (agreed_diagnosis(one, found) is not None) == agree
 
 

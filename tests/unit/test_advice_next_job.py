@@ -8,7 +8,7 @@ from typing import Any
 
 import make_results
 import pytest
-from make_configurations import configuration
+from make_configurations import configuration, diagnosis
 
 from hpcncf.cli import main
 from hpcncf.collect.collect import collect
@@ -38,7 +38,7 @@ from hpcncf_analysis.advice.next_job import (
 )
 from hpcncf_analysis.advice.request import build_request
 from hpcncf_analysis.configurations import group_configurations
-from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
+from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Gain
 
 DATA = {"path": "/data/frappe"}
 
@@ -129,13 +129,7 @@ def test_the_request_stands_as_sbatch_lines_for_a_script_of_ones_own() -> None:
 
 FIVE = {"cores": 5, "cores_used": 1.02, "cpu_efficiency": 0.204}
 GAIN = Gain(2.5, 2.0, 3.0)
-
-
-def diagnosed(
-    changes: dict[str, Any], gain: Gain | None = None, cause: Cause = "python_input", run: str = ""
-) -> Diagnosis:
-    found = Finding(cause, 0.6, "time", ("evidence",), "Do it.", changes, gain)
-    return Diagnosis(run or "0123456789ab", "cause", found, (), CoreCounts(5, 5, 1))
+FEWER = Gain(0.3, 0.2, 0.4, "core_hours")
 
 
 def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Change | None:
@@ -169,12 +163,12 @@ VECTORIZED = {"training.loader": "vectorized"}
         (None, {"cpu_efficiency": 0.9, "cores_used": 4.5}),
         (None, {"others_cores": 2.0}),
         (None, {"cores_used": 4.2}),
-        (diagnosed({}, cause="one_core_confinement"), {}),
-        (diagnosed({}, cause="neighbour_load"), {}),
+        (diagnosis("one_core_confinement"), {}),
+        (diagnosis("neighbour_load"), {}),
         # Not the cores either: one thing at a time.
-        (diagnosed({"training.num_workers": 2}), {}),
-        (diagnosed(VECTORIZED), {}),
-        (diagnosed({"training.no_such_setting": 1}), {}),
+        (diagnosis("python_input", {"training.num_workers": 2}), {}),
+        (diagnosis("python_input", VECTORIZED), {}),
+        (diagnosis("python_input", {"training.no_such_setting": 1}), {}),
     ],
     ids=[
         *("busy", "disturbed", "no core less", "confined", "neighbours"),
@@ -188,10 +182,18 @@ def test_nothing_is_changed_without_reason(found: Diagnosis | None, row: dict[st
 @pytest.mark.parametrize(
     ("found", "expected_s"),
     [
-        (diagnosed(VECTORIZED, GAIN), 40.0),  # a gain that may not come shortens no limit
+        (
+            diagnosis("python_input", VECTORIZED, GAIN),
+            40.0,
+        ),  # a gain that may not come shortens no limit
         # 0.4 of the core-hours at most, on a fifth of the cores: twice the time.
-        (diagnosed({"resources.cpus_per_task": 1}, Gain(0.3, 0.2, 0.4, "core_hours")), 80.0),
-        (diagnosed({}, cause="serial_step"), 200.0),
+        (
+            diagnosis(
+                "python_input", {"resources.cpus_per_task": 1}, Gain(0.3, 0.2, 0.4, "core_hours")
+            ),
+            80.0,
+        ),
+        (diagnosis("serial_step"), 200.0),
     ],
 )
 def test_a_remedy_is_applied_and_has_time_enough(found: Diagnosis, expected_s: float) -> None:
@@ -218,7 +220,7 @@ def written(
 
 def causes(paths: ResultPaths, changes: dict[str, Any], cause: Cause) -> dict[str, Diagnosis]:
     runs = make_results.plan_of(paths).runs
-    return {run.id: diagnosed(changes, GAIN, cause, run.id) for run in runs}
+    return {run.id: diagnosis(cause, changes, GAIN) for run in runs}
 
 
 def test_a_studys_best_is_tried_with_its_remedy(tmp_path: Path) -> None:

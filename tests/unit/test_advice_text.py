@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make_configurations import configuration, row
+from make_configurations import configuration, diagnosis, row
 
 from hpcncf.job.plan import Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
@@ -30,18 +30,8 @@ from hpcncf_analysis.advice.text import (
     describe_settings,
 )
 from hpcncf_analysis.configurations import Configuration
-from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Gain
 from hpcncf_analysis.formatting import format_core_time, format_duration, format_percent
-
-
-def diagnosis(run: str, *findings: Finding) -> Diagnosis:
-    first, *rest = findings or (None,)
-    verdict = "cause" if first else "healthy"
-    return Diagnosis(run, verdict, first, tuple(rest), CoreCounts(1, 1, 1))  # type: ignore[arg-type]
-
-
-def finding(cause: Cause, changes: Any = None, gain: Gain | None = None) -> Finding:
-    return Finding(cause, 0.58, "time", ("evidence",), "Make whole batches.", changes or {}, gain)
 
 
 def concluded(*shown: Configuration, diagnoses: Any = None, **more: Any) -> Conclusion:
@@ -88,8 +78,8 @@ def test_what_is_fast_and_bad_is_named_with_its_quality() -> None:
 
 def test_one_run_with_a_cause_is_reported_its_cost_and_remedy() -> None:
     gain = Gain(2.5, 2.0, 3.0)
-    cause = finding("python_input", {"training.loader": "vectorized"}, gain)
-    found = concluded(configuration("a", run_id="a"), diagnoses={"a": diagnosis("a", cause)})
+    cause = diagnosis("python_input", {"training.loader": "vectorized"}, gain)
+    found = concluded(configuration("a", run_id="a"), diagnoses={"a": cause})
     assert found.cause == "python_input"
     assert dict(found.answer)["Remedy"] in found.sentence
     assert "-s training.loader=vectorized; predicted: 2.50×" in found.sentence
@@ -103,28 +93,28 @@ def test_the_answer_is_the_cause_that_costs_the_most_core_hours() -> None:
     """58 % of 3 core-hours are more than 58 % of one; what was too short is no waste."""
     quick, slow = named("quick"), named("slow", core_hours=3.0, seconds=50.0)
     diagnoses = {
-        "quick": diagnosis("quick", finding("sync_bound")),
-        "slow": diagnosis("slow", finding("python_input")),
+        "quick": diagnosis("sync_bound"),
+        "slow": diagnosis("python_input"),
     }
     wide = named("wide", seconds=4.0, cores=8)
-    healthy = diagnoses | {"wide": diagnosis("wide")}
+    healthy = diagnoses | {"wide": diagnosis()}
     assert concluded(quick, slow, wide, diagnoses=healthy).cause == "sync_bound", "of the candidate"
-    free = healthy | {"quick": diagnosis("quick")}
+    free = healthy | {"quick": diagnosis()}
     found = concluded(quick, slow, wide, diagnoses=free)
     assert found.cause == "python_input"
     assert [name for name, _ in found.answer] == ["Cores", "Cause", "Cost", "Remedy"]
-    short = free | {"slow": diagnosis("slow", finding("too_short_to_judge"))}
+    short = free | {"slow": diagnosis("too_short_to_judge")}
     assert concluded(quick, slow, wide, diagnoses=short).cause is None
     assert concluded(quick, slow).answer == []
 
 
 def test_healthy_and_unknown_differ() -> None:
     quick, slow = named("quick"), named("slow")
-    healthy = {"quick": diagnosis("quick"), "slow": diagnosis("slow")}
+    healthy = {"quick": diagnosis(), "slow": diagnosis()}
     assert dict(concluded(quick, slow, diagnoses=healthy).answer)["Cause"].startswith("none")
     unknown = healthy | {"slow": Diagnosis("slow", "unknown", None, (), CoreCounts(1, 1, 1))}
     assert dict(concluded(quick, slow, diagnoses=unknown).answer)["Cause"].startswith("unknown")
-    short = healthy | {"slow": diagnosis("slow", finding("too_short_to_judge"))}
+    short = healthy | {"slow": diagnosis("too_short_to_judge")}
     assert "too short" in dict(concluded(quick, slow, diagnoses=short).answer)["Cause"]
 
 
@@ -148,13 +138,13 @@ def test_a_request_names_what_differs_and_nothing_else(many: bool) -> None:
 # Random studies of one job: loaders, cores and engines, each with random speeds, efficiencies and
 # causes, judged as a report judges them.
 
-CAUSES: list[Finding | None] = [
-    None,
-    None,
-    finding("too_short_to_judge"),
-    finding("python_input", {"training.loader": "vectorized"}, Gain(4.25, 3.0, 6.0)),
-    finding("serial_step", {"resources.cpus_per_task": 1}, Gain(0.5, 0.4, 0.7, "core_hours")),
-    finding("neighbour_load"),
+DIAGNOSES = [
+    diagnosis(),
+    diagnosis(),
+    diagnosis("too_short_to_judge"),
+    diagnosis("python_input", {"training.loader": "vectorized"}, Gain(4.25, 3.0, 6.0)),
+    diagnosis("serial_step", {"resources.cpus_per_task": 1}, Gain(0.5, 0.4, 0.7, "core_hours")),
+    diagnosis("neighbour_load"),
 ]
 GRID = {"resources.cpus_per_task": [1, 2, 4], "training.loader": ["per_sample", "vectorized"]}
 
@@ -187,8 +177,7 @@ def studies(draw: st.DrawFn) -> tuple[list[Configuration], PlannedJob, dict[str,
             ],
         )
         shown.append(Configuration(**{**vars(one), "key": configuration_id(run)}))
-        cause = draw(st.sampled_from(CAUSES))
-        diagnoses[run.id] = diagnosis(run.id, *([cause] if cause else []))
+        diagnoses[run.id] = draw(st.sampled_from(DIAGNOSES))
     by_id = {run.id: run for run in runs}
     return shown, PlannedJob("a", by_id, job, Site(min_cpu_efficiency=0.7)), diagnoses
 
@@ -221,7 +210,7 @@ def test_a_report_never_contradicts_itself(
         assert advice
         assert advice.changed is None or len(table.rows) == 1
         assert planned.configuration(advice.job) == planned.of(chosen.one) or advice.changed
-    short = [one for one in shown if diagnoses[one.rows[0]["run_id"]].primary is CAUSES[2]]
+    short = [one for one in shown if diagnoses[one.rows[0]["run_id"]] is DIAGNOSES[2]]
     assert not {row.key for row in table.judged} & {one.key for one in short}
 
     # The first sentence is about what has to be repeated, and its job file repeats it.
@@ -276,9 +265,9 @@ def test_the_cause_shown_is_of_the_job_not_of_the_run_that_was_longest() -> None
     long = configuration("long", seconds=2.0, run_id="b", epochs=60, core_hours=4.0)
     best = configuration("best", seconds=1.0, run_id="c", core_hours=0.1)
     found = {
-        "a": diagnosis("a", finding("python_input")),
-        "b": diagnosis("b", finding("sync_bound")),
-        "c": diagnosis("c"),
+        "a": diagnosis("python_input"),
+        "b": diagnosis("sync_bound"),
+        "c": diagnosis(),
     }
     table = judge([slow, long, best], diagnoses=found, epochs=3)
     assert conclude([slow, long, best], {"completed": 3}, table, found).cause == "python_input"
