@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-
-import pandas as pd
 
 from hpcncf.monitor.memory_growth import USUALLY
 from hpcncf_analysis.advice.request import memory_to_request_gb
@@ -21,121 +19,123 @@ MAX_STARTUP_SHARE: Final = 0.2
 MAX_OTHERS_SHARE: Final = 0.1
 
 
-def find_alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
+def find_alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str]:
     """`runs`: the completed ones; the gravest first."""
-    if runs.empty:
+    if not runs:
         return []
-    limits = (_usable, _over_allocation, _accounting, _memory, _memory_growth)
-    checks = (*limits, _neighbours, _cpu_models, _mixed_code, _startup)
-    alerts = [*(check(runs) for check in checks), *comparison_doubts(shown), _repeats(shown)]
+    alerts: list[str | None] = []
+    for share, limit, describe in CHECKS:
+        above = [row for row in runs if (share(row) or 0.0) > limit]
+        if above:
+            worst = max(above, key=lambda row: share(row) or 0.0)
+            alerts.append(describe(pluralize(len(above), "run"), worst))
+    alerts += [_cpu_models(runs), _mixed_code(runs), _startup(runs)]
+    alerts += [*comparison_doubts(shown), _repeats(shown)]
     return [text for text in alerts if text]
 
 
-def _count_above(runs: pd.DataFrame, share: pd.Series[float], limit: float) -> tuple[int, Any]:
-    """How many runs' share is above the limit, and the run with the largest."""
-    return int((share > limit).sum()), runs.iloc[int(share.fillna(0).argmax())]
+def is_disturbed(row: Row) -> bool:
+    """Whether others were busy on more of the run's cores than a speed can bear."""
+    return (_others(row) or 0.0) > MAX_OTHERS_SHARE
 
 
-def _usable(runs: pd.DataFrame) -> str | None:
-    number, worst = _count_above(runs, 1 - runs["cores_usable"] / runs["cores_allocated"], 0)
-    if not number:
-        return None
+def _others(row: Row) -> float | None:
+    others, allocated = row["others_cores"], row["cores_allocated"]
+    return others / allocated if others is not None and allocated else None
+
+
+def _unusable(row: Row) -> float | None:
+    usable, allocated = row["cores_usable"], row["cores_allocated"]
+    return 1 - usable / allocated if usable is not None and allocated else None
+
+
+def _describe_unusable(number: str, worst: Row) -> str:
     return (
-        f"{pluralize(number, 'run')} could not use all allocated cores: run {worst['run_id']} "
+        f"{number} could not use all allocated cores: run {worst['run_id']} "
         f"was allocated {worst['cores_allocated']:g} and could use {worst['cores_usable']:g}. "
         "CPU affinity or a cgroup limit held it back. From Slurm 22.05 to 23.02, an srun in a "
         "script of your own does not inherit --cpus-per-task: give it -c, as hpcncf does."
     )
 
 
-def _over_allocation(runs: pd.DataFrame) -> str | None:
-    number, most = _count_above(runs, runs["cpu_efficiency"], 1)
-    if not number:
-        return None
+def _describe_over_allocation(number: str, most: Row) -> str:
     return (
-        f"{pluralize(number, 'run')} used more cores than allocated (CPU efficiency up to "
+        f"{number} used more cores than allocated (CPU efficiency up to "
         f"{format_percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
     )
 
 
-def _accounting(runs: pd.DataFrame) -> str | None:
+def _describe_accounting(number: str, first: Row) -> str:
     """Two who measured the same and differ: one of them is wrong."""
-    differ = runs[runs["slurm_differs"].notna()]
-    if differ.empty:
-        return None
-    first = differ.iloc[0]
     return (
-        f"Slurm's accounting says otherwise in {pluralize(len(differ), 'run')}, as in run "
-        f"{first['run_id']}: {first['slurm_differs']}."
+        f"Slurm's accounting says otherwise in {number}, as in run {first['run_id']}: "
+        f"{first['slurm_differs']}."
     )
 
 
-def _memory(runs: pd.DataFrame) -> str | None:
-    number, most = _count_above(runs, runs["memory_efficiency"], 1)
-    if not number:
-        return None
+def _describe_memory(number: str, most: Row) -> str:
     return (
-        f"{pluralize(number, 'run')} used more memory than was asked for "
+        f"{number} used more memory than was asked for "
         f"({format_mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
         f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
         f"Ask for mem_gb: {memory_to_request_gb([most]):g}."
     )
 
 
-def _memory_growth(runs: pd.DataFrame) -> str | None:
-    number, most = _count_above(runs, runs["memory_growth_mib"], 0)
-    if not number:
-        return None
+def _describe_memory_growth(number: str, most: Row) -> str:
     return (
-        f"In {pluralize(number, 'run')} memory grew as long as it ran (by "
+        f"In {number} memory grew as long as it ran (by "
         f"{format_mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {USUALLY}."
     )
 
 
-def is_disturbed(row: Row) -> bool:
-    """Whether others were busy on more of the run's cores than a speed can bear."""
-    others, allocated = row["others_cores"], row["cores_allocated"]
-    return bool(others is not None and allocated and others / allocated > MAX_OTHERS_SHARE)
-
-
-def _neighbours(runs: pd.DataFrame) -> str | None:
+def _describe_neighbours(number: str, worst: Row) -> str:
     """Whoever shares the cores slows the run and takes none of the blame."""
-    number, worst = _count_above(
-        runs, runs["others_cores"] / runs["cores_allocated"], MAX_OTHERS_SHARE
-    )
-    if not number:
-        return None
     return (
-        f"In {pluralize(number, 'run')} other processes were busy on the same cores "
-        f"({format_cores(worst['others_cores'])} of "
-        f"{pluralize(worst['cores_allocated'], 'core')} in "
-        f"run {worst['run_id']}): speed and efficiency are lower than the runs' own doing. Repeat "
-        "when the machine is quiet, or with exclusive: true."
+        f"In {number} other processes were busy on the same cores "
+        f"({format_cores(worst['others_cores'])} of {pluralize(worst['cores_allocated'], 'core')} "
+        f"in run {worst['run_id']}): speed and efficiency are lower than the runs' own doing. "
+        "Repeat when the machine is quiet, or with exclusive: true."
     )
 
 
-def _cpu_models(runs: pd.DataFrame) -> str | None:
-    models = sorted(runs["cpu_model"].dropna().unique())
+# What is above which limit, and the sentence for the number of such runs and the worst of them.
+Check = tuple[Callable[[Row], float | None], float, Callable[[str, Row], str]]
+CHECKS: Final[tuple[Check, ...]] = (
+    (_unusable, 0.0, _describe_unusable),
+    (lambda row: row["cpu_efficiency"], 1.0, _describe_over_allocation),
+    (lambda row: float(bool(row["slurm_differs"])), 0.0, _describe_accounting),
+    (lambda row: row["memory_efficiency"], 1.0, _describe_memory),
+    (lambda row: row["memory_growth_mib"], 0.0, _describe_memory_growth),
+    (_others, MAX_OTHERS_SHARE, _describe_neighbours),
+)
+
+
+def _cpu_models(runs: Sequence[Row]) -> str | None:
+    models = sorted({row["cpu_model"] for row in runs if row["cpu_model"]})
     if len(models) < 2:
         return None
     return f"The runs had different CPU models ({'; '.join(models)}): speeds do not compare."
 
 
-def _mixed_code(runs: pd.DataFrame) -> str | None:
+def _mixed_code(runs: Sequence[Row]) -> str | None:
     """Different code among the runs, or older than what is installed now; not of commands."""
-    runs = runs[runs["workload"] == "ncf"]
-    commits = sorted({commit[:7] for commit in runs["commit"].dropna()})
-    stale = runs["stale"].dropna()
+    trained = [row for row in runs if row["workload"] == "ncf"]
+    commits = sorted({row["commit"][:7] for row in trained if row["commit"]})
+    stale = [row["stale"] for row in trained if row["stale"]]
     if len(commits) > 1:
         return f"The runs are of different code: commits {', '.join(commits)}."
-    if len(stale):
-        return f"{pluralize(len(stale), 'run')} may be out of date: {stale.iloc[0]}."
-    return None
+    return f"{pluralize(len(stale), 'run')} may be out of date: {stale[0]}." if stale else None
 
 
-def _startup(runs: pd.DataFrame) -> str | None:
-    most = (runs["startup_s"] / runs["elapsed_s"]).max()
-    if not most > MAX_STARTUP_SHARE:
+def _startup(runs: Sequence[Row]) -> str | None:
+    shares = [
+        row["startup_s"] / row["elapsed_s"]
+        for row in runs
+        if row["startup_s"] is not None and row["elapsed_s"]
+    ]
+    most = max(shares, default=0.0)
+    if most <= MAX_STARTUP_SHARE:
         return None
     return (
         f"Start-up takes up to {format_percent(most)} of a run's time, and CPU efficiency "

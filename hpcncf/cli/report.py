@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     paths, found = collect.gather(args.results, judge, args.output)
     collect.print_skipped(found)
     with writing(paths.report):
-        written = write_report(found, paths, args.quality, diagnoses)
+        written = write_report(found, paths, diagnoses, args.quality)
     print(collect.summary(found))
     print(f"\n{filled(written.conclusion.sentence)}\n")
     if written.conclusion.choices:

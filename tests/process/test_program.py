@@ -262,7 +262,8 @@ def test_what_it_reports_becomes_columns_and_a_report_without_training(own: Own)
         assert seen == ["70", "0.25", "x"]
         assert (row["workload"], row["by_hand"]) == ("command", "false")
         assert float(row["time_efficiency"]) < 0.5
-    seen = write_report(found, own.paths).markdown.read_text()
+    write_report(found, own.paths, {})
+    seen = (own.paths.report / "report.md").read_text()
     assert "lr 0.5" in seen
     assert "| score |" in seen
     assert "HR@10" not in seen

@@ -1,24 +1,26 @@
-"""Medians, speed-up, parallel efficiency and the sentence, against numbers worked by hand."""
+"""Labels, medians, speed-up and alerts of configurations, against numbers worked by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
+from hpcncf.job.spec import Training
 from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     Configuration,
     Table,
+    commonest_values,
     figure_labels,
     group_by_series,
     group_configurations,
+    label_settings,
     summarize_repeats,
-    with_scaling,
+    unsaid_values,
+    varying_settings,
 )
 from hpcncf_analysis.formatting import (
     format_core_time,
@@ -28,7 +30,7 @@ from hpcncf_analysis.formatting import (
     select_time_unit,
 )
 from hpcncf_analysis.quality import chance_margin
-from hpcncf_analysis.report.sections.compared import format_median_and_range, main_notes, main_table
+from hpcncf_analysis.report.sections.compared import main_notes, main_table
 from hpcncf_analysis.report.sections.model_quality import quality_note
 from hpcncf_analysis.report.sections.speed import efficiency_against_speed, speedup_figure
 
@@ -87,9 +89,8 @@ def by_label(*rows: Any) -> dict[str, Configuration]:
 
 def spread_of(values: Sequence[float | None]) -> tuple[float | None, ...]:
     """Median, low and high of one configuration's repeats."""
-    rows = [{"config": "a", "loss": value} for value in values]
-    (known,) = summarize_repeats(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
-    return tuple(None if np.isnan(value) else float(value) for value in known)
+    known = summarize_repeats([{"loss": value} for value in values])
+    return known.get("loss"), known.get("loss_low"), known.get("loss_high")
 
 
 @pytest.mark.parametrize(
@@ -106,24 +107,6 @@ def test_repeats_have_a_median_and_an_interval(
     values: list[float | None], expected: tuple[float | None, ...]
 ) -> None:
     assert spread_of(values) == expected
-
-
-def test_speedup_and_parallel_efficiency_by_hand() -> None:
-    """From 2 cores at 100/s to 8 cores at 300/s: 3 times as fast on 4 times the cores."""
-    table = pd.DataFrame(
-        {
-            "series": ["a", "a", "b"],
-            "label": ["eight", "two", "other"],
-            "cores": [8, 2, 1],
-            "ranks": [1, 1, 1],
-            "speed": [300.0, 100.0, None],
-        }
-    )
-    scaled = with_scaling(table).set_index("label")
-    assert scaled["speedup"]["eight"] == 3
-    assert scaled["parallel_efficiency"]["eight"] == 0.75
-    assert scaled["base"]["eight"] == "two"
-    assert scaled["speedup"].isna()["other"], "nothing was measured"
 
 
 def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
@@ -221,7 +204,7 @@ def test_repeats_become_one_configuration_with_the_median() -> None:
     (one,) = group_configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
     assert one.median("instances_per_s") == 100
     assert one.figures["instances_per_s_high"] == 140
-    assert format_median_and_range(one, "instances_per_s") == "100\n[90–140]"
+    assert main_table([one]).rows[0][1] == "100\n[90–140]"
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "running"}, {"retired": True}])
@@ -326,7 +309,7 @@ def test_commands_that_begin_alike_are_no_series() -> None:
 
 
 def warned(*rows: Any) -> str:
-    return "\n".join(find_alerts(pd.DataFrame(rows), group_configurations(rows)))
+    return "\n".join(find_alerts(rows, group_configurations(rows)))
 
 
 @pytest.mark.parametrize(
@@ -364,3 +347,57 @@ def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
     better = quality_note([row(baseline_hr10=0.5)])
     assert better is not None
     assert "already does better" not in better
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {"by_hand": False, "batch": 256} | Training().model_dump() | changes
+
+
+def words(rows: Sequence[dict[str, Any]], unsaid: Any = None) -> list[str]:
+    varying = varying_settings(rows)
+    said = unsaid(rows, varying) if unsaid else None
+    return [" · ".join(label_settings(each, varying, said).values()) for each in rows]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"compile": "torchscript"}, "compile torchscript"),
+        ({"precision": "bfloat16"}, "precision bfloat16"),
+        ({"accumulate": 3}, "accumulate 3"),
+        ({"bucket_mb": 64.0}, "bucket mb 64"),
+        ({"loader": "per_sample", "collate": "fast"}, "per_sample · collate fast"),
+        ({"pin_memory": True}, "pin memory true"),
+        (
+            {"loader": "batched", "num_workers": 2, "workers": "thread"},
+            "batched · 2 workers · workers thread",
+        ),
+        ({"sync": "local_sgd", "sync_every": 4}, "sync local_sgd · sync every 4"),
+        ({"sync_every": 4}, "vectorized"),  # it acts with local_sgd alone
+    ],
+)
+def test_a_setting_that_differs_and_acts_has_its_place_in_a_label(changes: Any, word: str) -> None:
+    _, other = words([settings(), settings(**changes)])
+    assert other.endswith(word)
+
+
+def test_of_many_settings_a_label_names_those_of_its_own() -> None:
+    changes: list[dict[str, Any]] = [
+        {"adam": "fused"},
+        {"compile": "inductor"},
+        {"precision": "bfloat16"},
+        {"accumulate": 4},
+        {"sparse": True},
+        {"engine": "native"},
+    ]
+    rows = [settings(), *(settings(**each) for each in changes)]
+    labels = words(rows, commonest_values)
+    assert labels[:2] == ["vectorized", "vectorized · adam fused"]
+    assert len(set(labels)) == len(rows)
+    assert commonest_values(rows[:3], varying_settings(rows[:3])) == {}
+
+
+def test_a_label_leaves_the_baselines_values_unsaid() -> None:
+    usual = settings(adam="fused")
+    rows = [settings(baseline=True), settings(pin_memory=True), usual, usual]
+    assert words(rows, unsaid_values)[:2] == ["vectorized", "vectorized · pin memory true"]

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from test_configurations import row
-from test_page_parts import material
+from test_report_sections import material
 
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.packing import TITLE, curves, left_out, sentences
 from hpcncf_analysis.report.section import BulletList, FigureRow, TableBlock
-from hpcncf_analysis.report.sections.side_by_side import packing_figure, packing_parts
+from hpcncf_analysis.report.sections import side_by_side
+from hpcncf_analysis.report.sections.side_by_side import packing_figure
 
 
 def pack(size: int, rate: float, mark: str = "", **changes: Any) -> list[dict[str, Any]]:
@@ -117,8 +118,8 @@ def test_runs_that_were_hardly_at_work_together_are_reported() -> None:
 
 
 def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> None:
-    assert packing_parts(material(pack(1, 100.0))) == []
-    points, figures, grid, _ = packing_parts(material(FALLS))
+    assert side_by_side.build(material(pack(1, 100.0))).parts == []
+    points, figures, grid, _ = side_by_side.build(material(FALLS)).parts
     assert isinstance(points, BulletList)
     assert isinstance(figures, FigureRow)
     assert isinstance(grid, TableBlock)

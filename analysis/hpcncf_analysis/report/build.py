@@ -9,7 +9,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from hpcncf.collect.collect import Collected
-from hpcncf.paths import ResultPaths
+from hpcncf.paths import ResultPaths, make_folder, set_shared_mode
 from hpcncf.records.schema import write_text
 from hpcncf_analysis.advice.next_job import (
     Advice,
@@ -22,7 +22,6 @@ from hpcncf_analysis.advice.next_job import (
 from hpcncf_analysis.advice.text import Conclusion, conclude
 from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import completed_runs, group_configurations
-from hpcncf_analysis.diagnosis.diagnose import diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import read_predictions, score
 from hpcncf_analysis.quality import at_equal_epochs
@@ -30,7 +29,6 @@ from hpcncf_analysis.report import html as rendering
 from hpcncf_analysis.report.section import (
     FigureRow,
     Paragraph,
-    RenderedFigure,
     ReportData,
     Section,
     omit_failure,
@@ -89,8 +87,6 @@ BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
 class Report:
     conclusion: Conclusion
     html: Path
-    markdown: Path
-    figures: list[Path]
     advised: Sequence[WrittenAdvice]
     """The job files; empty if nothing can be advised."""
     peaks: Sequence[str]
@@ -100,27 +96,25 @@ class Report:
 def write_report(
     found: Collected,
     paths: ResultPaths,
+    diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
-    diagnoses: Mapping[str, Diagnosis] | None = None,
 ) -> Report:
     """Write the report of what was collected, each file whole.
 
-    `quality`: the HR@10 to which the time is shown. `diagnoses`: by run, if they were made while
-    the records were read; else the records are read once more.
+    `diagnoses`: by run. `quality`: the HR@10 to which the time is shown.
     """
-    if diagnoses is None:
-        diagnoses = diagnose_results(paths, found.runs)
     data = gather_data(found, paths, diagnoses, quality)
     sections = build_sections(data)
-    parts = [part for section in sections for part in section.parts]
-    drawn = [each for part in parts if isinstance(part, FigureRow) for each in part.drawn]
-    figures = [path for each in drawn for path in _write_figure(each, paths.report / "figures")]
+    figures = paths.report / "figures"
+    for part in (part for section in sections for part in section.parts):
+        for drawn in part.drawn if isinstance(part, FigureRow) else ():
+            for file_format, content in drawn.files.items():
+                _write_bytes(figures / f"{drawn.name}.{file_format}", content)
     page = template_context(data, sections)
-    html, markdown = paths.report / "report.html", paths.report / "report.md"
+    html = paths.report / "report.html"
     write_text(html, rendering.render_html(page))
-    write_text(markdown, rendering.render_markdown(page))
-    peaks = terminal_sentences(data)
-    return Report(data.conclusion, html, markdown, figures, data.written, peaks)
+    write_text(paths.report / "report.md", rendering.render_markdown(page))
+    return Report(data.conclusion, html, data.written, terminal_sentences(data))
 
 
 def terminal_sentences(data: ReportData) -> list[str]:
@@ -138,11 +132,9 @@ def gather_data(
     """What the analysis finds in the tables; the job files are written."""
     complete = completed_runs(found.runs)
     shown = group_configurations(at_equal_epochs(complete, found.epochs))
-    frame = found.frames()["runs"]
-    counted = [row["run_id"] for row in complete]
     alerts: list[str] = []
     with omit_failure("comparison of the runs with each other") as failed:
-        alerts += find_alerts(frame[frame["run_id"].isin(counted)], shown)
+        alerts += find_alerts(complete, shown)
     planned = read_request(paths)
     outcomes = measured_remedies(shown, planned, diagnoses)
     table = judge_job(shown, planned, diagnoses)
@@ -185,11 +177,13 @@ def shown_path(path: Path) -> str:
 def template_context(data: ReportData, sections: Sequence[Section]) -> dict[str, Any]:
     """Everything that the templates show, under the names they use."""
     found = data.found
-    titles = {row["data_title"] for row in found.runs if row["data_title"]}
+    title = "; ".join(sorted({row["data_title"] for row in found.runs if row["data_title"]}))
+    if not title and all(row["workload"] == "command" for row in found.runs):
+        title = "a command"
     counts = ", ".join(f"{number} {state}" for state, number in sorted(found.counts().items()))
     return {
         "job": found.job,
-        "data": "; ".join(sorted(titles)) or _no_title(found.runs),
+        "data": title or "the prepared data is not here any more: its title is not known",
         "counts": counts or "no runs",
         "conclusion": data.conclusion,
         "alerts": data.alerts,
@@ -197,22 +191,9 @@ def template_context(data: ReportData, sections: Sequence[Section]) -> dict[str,
     }
 
 
-def _no_title(runs: Sequence[Row]) -> str:
-    if all(row["workload"] == "command" for row in runs):
-        return "a command"
-    return "the prepared data is not here any more: its title is not known"
-
-
-def _write_figure(drawn: RenderedFigure, folder: Path) -> list[Path]:
-    svg = folder / f"{drawn.name}.svg"
-    write_text(svg, drawn.svg)
-    others = {"png": drawn.png, "pdf": drawn.pdf}
-    return [svg, *(_write_bytes(svg.with_suffix(f".{end}"), what) for end, what in others.items())]
-
-
-def _write_bytes(path: Path, content: bytes) -> Path:
+def _write_bytes(path: Path, content: bytes) -> None:
+    make_folder(path.parent)
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as partial:
         partial.write(content)
-    Path(partial.name).chmod(path.with_suffix(".svg").stat().st_mode)
+        set_shared_mode(partial.fileno(), path.parent)
     Path(partial.name).replace(path)
-    return path

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hpcncf.errors import printable
-from hpcncf_analysis.report.figures.style import VARIABLES
+from hpcncf_analysis.report.figure_style import VARIABLES
 from hpcncf_analysis.report.section import RenderedFigure
 
 # More than this many bytes of drawing (a page must stay quick on a phone): the PNG stands in.
@@ -26,16 +26,10 @@ EXCESS_DIGITS: Final = re.compile(r"(\.\d\d)\d+")
 
 
 def render_html(page: Mapping[str, Any]) -> str:
-    script = _template_text("report.js")
-    return _render(
-        "report.html.j2",
-        {
-            **page,
-            "most": MAX_OPEN_TABLE_ROWS,
-            "script": script,
-            "policy": content_security_policy(script),
-        },
-    )
+    script = (files("hpcncf_analysis.report") / "templates/report.js").read_text("utf-8").strip()
+    policy = content_security_policy(script)
+    more = {"most": MAX_OPEN_TABLE_ROWS, "script": script, "policy": policy}
+    return _render("report.html.j2", {**page, **more})
 
 
 def render_markdown(page: Mapping[str, Any]) -> str:
@@ -49,10 +43,6 @@ def content_security_policy(script: str) -> str:
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
         f"script-src 'sha256-{digest}'"
     )
-
-
-def _template_text(name: str) -> str:
-    return (files("hpcncf_analysis.report") / "templates" / name).read_text("utf-8").strip()
 
 
 def _render(name: str, page: Mapping[str, Any]) -> str:
@@ -80,10 +70,11 @@ def inline_figure(drawn: RenderedFigure) -> Markup:
 
     Its greys and the palette become the page's variables, so that it is readable in the dark.
     """
-    if len(drawn.svg) > MAX_SVG_BYTES:
-        data = b64encode(drawn.png).decode()
+    if len(drawn.files["svg"]) > MAX_SVG_BYTES:
+        data = b64encode(drawn.files["png"]).decode()
         return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(drawn.title, data)
-    svg = drawn.svg[drawn.svg.index("<svg") :]
+    svg = drawn.files["svg"].decode()
+    svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     for colour, variable in VARIABLES.items():
         svg = re.sub(rf"(fill|stroke): {colour}", rf"\1: var(--{variable})", svg, flags=re.I)
@@ -91,18 +82,15 @@ def inline_figure(drawn: RenderedFigure) -> Markup:
     svg = re.sub(r'id="([^"]+)"', rf'id="{drawn.name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{drawn.name}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{drawn.name}-\1"', svg)
+    # Places in hundredths of a point, the drawing's texts as they are.
+    svg = COORDINATES.sub(lambda found: EXCESS_DIGITS.sub(r"\1", found.group()), svg)
     title = Markup('<svg role="img" aria-label="{}"').format(drawn.title)
-    return title + Markup(_round_coordinates(svg[len("<svg") :]))
+    return title + Markup(svg[len("<svg") :])
 
 
 def mark_commands(text: str) -> Markup:
     """The text as HTML, what stands in backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def _round_coordinates(svg: str) -> str:
-    """Places in hundredths of a point, the drawing's texts as they are."""
-    return COORDINATES.sub(lambda found: EXCESS_DIGITS.sub(r"\1", found.group()), svg)
 
 
 def markdown_cell(text: str) -> str:

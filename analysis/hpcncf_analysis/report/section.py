@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,10 @@ from hpcncf_analysis.advice.next_job import WrittenAdvice
 from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.configurations import Configuration, Table, completed_runs
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
-from hpcncf_analysis.report.figures import style
+from hpcncf_analysis.formatting import format_interval, format_number
+from hpcncf_analysis.report.figure_style import FORMATS, report_style, save_figure
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,11 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """One figure, in every format that is asked for."""
-
     name: str
     title: str
     caption: str
-    svg: str
-    png: bytes
-    pdf: bytes
+    files: Mapping[str, bytes]
+    """Format -> content of the file."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,33 @@ class Section:
     """Closed until somebody asks for it; open on paper."""
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a configuration's figure."""
+
+    heading: str
+    figure: str
+    show: Callable[[float | None], str] = format_number
+    has_range: bool = False
+    """Whether the range of the repeats stands below the median."""
+
+    def cell(self, one: Configuration) -> str:
+        text = self.show(one.median(self.figure))
+        if not self.has_range:
+            return text
+        low, high = (one.median(f"{self.figure}_{end}") for end in ("low", "high"))
+        return f"{text}\n{format_interval(low, high, self.show)}".strip()
+
+
+def figures_table(shown: Sequence[Configuration], columns: Sequence[Column]) -> Table:
+    """A row for each configuration, its label first."""
+    return Table(
+        ["configuration", *(column.heading for column in columns)],
+        [[one.label, *(column.cell(one) for column in columns)] for one in shown],
+        keys=[[None, *(one.median(column.figure) for column in columns)] for one in shown],
+    )
+
+
 def titled_table(table: Table | None, title: str) -> list[Part]:
     return [TableBlock(table, title=title)] if table else []
 
@@ -106,9 +134,6 @@ class Drawing:
     caption: str
     draw: Callable[[], Figure | None]
     """None if there is nothing to show."""
-
-
-Row = Mapping[str, Any]
 
 
 @contextmanager
@@ -150,6 +175,13 @@ class ReportData:
         """Completed runs that are still in the job file."""
         return completed_runs(self.found.runs)
 
+    @cached_property
+    def ranks_by_run(self) -> Mapping[str, list[Row]]:
+        found: dict[str, list[Row]] = defaultdict(list)
+        for row in self.found.ranks:
+            found[row["run_id"]].append(row)
+        return found
+
     @property
     def chosen(self) -> Configuration | None:
         """The configuration recommended, or else the one to work on."""
@@ -161,30 +193,24 @@ class ReportData:
         """The Pareto front of the judged table."""
         return [row.one for row in self.table.judged if not row.beaten_by] if self.table else []
 
-    @property
-    def recommended_and_slowest(self) -> list[Configuration]:
-        """The chosen configuration, and the slowest of those that trained."""
-        trained = [one for one in self.shown if one.speed and one.median("input_share") is not None]
-        slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
-        pair = [one for one in (self.chosen, slowest) if one in trained]
-        return list({one.key: one for one in pair if one}.values())
+    def trained_ranks(self, one: Configuration) -> list[Row]:
+        """The ranks' rows of a configuration's first run that counted steps."""
+        ranks = self.ranks_by_run[one.rows[0]["run_id"]]
+        return [row for row in ranks if row.get("counted_steps")]
 
     def draw(self, *drawings: Drawing) -> list[Part]:
         """The figures that have something to show, side by side; a sentence for each that fails."""
         drawn: list[RenderedFigure] = []
         problems: list[str] = []
         for drawing in drawings:
-            with omit_failure(f"figure “{drawing.title}”") as failed:
+            with omit_failure(f"figure “{drawing.title}”") as failed, report_style():
                 if figure := drawing.draw():
-                    drawn.append(render_figure(drawing, figure))
+                    figure.draw_without_rendering()
+                    figure.set_layout_engine("none")  # laid out once, not once for each format
+                    files = {each: save_figure(figure, drawing.name, each) for each in FORMATS}
+                    drawn.append(
+                        RenderedFigure(drawing.name, drawing.title, drawing.caption, files)
+                    )
             problems += failed
         row: list[Part] = [FigureRow(drawn)] if drawn else []
         return [*row, *(Paragraph(text, note=True) for text in problems)]
-
-
-def render_figure(drawing: Drawing, figure: Figure) -> RenderedFigure:
-    with style.report_style():
-        figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, not once for each format
-    svg, png, pdf = style.as_svg(figure, drawing.name), style.as_png(figure), style.as_pdf(figure)
-    return RenderedFigure(drawing.name, drawing.title, drawing.caption, svg, png, pdf)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from hpcncf_analysis import configurations
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     MAX_LABELLED,
@@ -14,6 +12,7 @@ from hpcncf_analysis.configurations import (
     Table,
     format_column_name,
     group_by_series,
+    numeric_metrics,
     pluralize,
 )
 from hpcncf_analysis.formatting import (
@@ -23,18 +22,18 @@ from hpcncf_analysis.formatting import (
     format_cores,
     format_duration,
     format_hundredths,
-    format_interval,
     format_metric,
-    format_number,
     format_percent,
     format_ratio,
     format_score,
 )
 from hpcncf_analysis.report.section import (
+    Column,
     Paragraph,
     ReportData,
     Section,
     TableBlock,
+    figures_table,
 )
 from hpcncf_analysis.usl import range_confidence
 
@@ -47,64 +46,60 @@ METRIC_HEADINGS: Final = {
     "hr10": "HR@10",
     "ndcg10": "NDCG@10",
 }
-
-
 # These say how far a command was, not what came of it.
 PROGRESS_METRICS: Final = {"metric_epoch", "metric_epochs", "metric_step"}
-
-
 MAX_METRICS: Final = 8
 
-
-SCALING: Final = ("speed-up", "parallel efficiency")
+SPEED: Final = (
+    Column("instances/s", "instances_per_s", has_range=True),
+    Column("HR@10", "hr10", format_score),
+    Column("NDCG@10", "ndcg10", format_score),
+)
+SCALING: Final = (
+    Column("speed-up", "speedup", format_ratio),
+    Column("parallel efficiency", "parallel_efficiency", format_percent),
+)
+CORES: Final = (
+    Column("cores: allocated", "cores_allocated", format_cores),
+    Column("cores: usable", "cores_usable", format_cores),
+    Column("cores: used", "cores_used", format_hundredths),
+    Column("CPU efficiency: whole run", "cpu_efficiency", format_percent),
+    Column("CPU efficiency: peak", "cpu_efficiency_peak", format_percent),
+)
+COSTS: Final = (
+    Column("CPU efficiency: in training", "cpu_efficiency_training", format_percent),
+    Column("s/epoch", "seconds_per_epoch"),
+    Column("core-s/epoch", "core_s_per_epoch"),
+)
 
 
 def main_table(shown: Sequence[Configuration]) -> Table:
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
-        metrics = reported_metrics(shown)
-        heads = [METRIC_HEADINGS.get(name, format_column_name(name)) for name in metrics]
-        columns = ["configuration", "elapsed", *heads, *_CORE_COLUMNS, "core time"]
-        keys = _keys(shown, ["", "elapsed_s", *metrics, *_CORE_KEYS, "core_hours"])
-        return _numbered(Table(columns, [_command_row(one, metrics) for one in shown], keys=keys))
-    compared = compared_sizes(shown)
-    columns = [
-        "configuration",
-        "instances/s",
-        "HR@10",
-        "NDCG@10",
-        *(SCALING if compared else []),
-        *_CORE_COLUMNS,
-        "CPU efficiency: in training",
-        "s/epoch",
-        "core-s/epoch",
-    ]
-    names = ["", *_SPEED_KEYS, *(_SCALING_KEYS if compared else []), *_CORE_KEYS, *_COST_KEYS]
-    rows = [_main_row(one, compared) for one in shown]
-    return _numbered(Table(columns, rows, keys=_keys(shown, names)))
-
-
-# The figures behind the columns, by which a reader sorts.
-_SPEED_KEYS: Final = ("instances_per_s", "hr10", "ndcg10")
-
-
-_SCALING_KEYS: Final = ("speedup", "parallel_efficiency")
-
-
-_CORE_KEYS: Final = (
-    "cores_allocated",
-    "cores_usable",
-    "cores_used",
-    "cpu_efficiency",
-    "cpu_efficiency_peak",
-)
-
-
-_COST_KEYS: Final = ("cpu_efficiency_training", "seconds_per_epoch", "core_s_per_epoch")
-
-
-def _keys(shown: Sequence[Configuration], figures: Sequence[str]) -> list[list[float | None]]:
-    return [[one.median(name) for name in figures] for one in shown]
+        metrics = [
+            Column(METRIC_HEADINGS.get(name, format_column_name(name)), name, format_metric)
+            for name in reported_metrics(shown)
+        ]
+        elapsed = Column("elapsed", "elapsed_s", format_duration)
+        cost = Column("core time", "core_hours", format_core_time)
+        table = figures_table(shown, [elapsed, *metrics, *CORES, cost])
+    else:
+        compared = compared_sizes(shown)
+        table = figures_table(shown, [*SPEED, *(SCALING if compared else ()), *CORES, *COSTS])
+        for one, row in zip(shown, table.rows, strict=True):
+            cells = dict(zip(table.columns, row, strict=True))
+            if compared and one.series not in compared:
+                cells |= dict.fromkeys((column.heading for column in SCALING), NONE)
+            if one.rows[0]["epoch_extrapolated"]:
+                cells |= {name: f"≈{THIN}{cells[name]}" for name in ("s/epoch", "core-s/epoch")}
+            row[:] = cells.values()
+    efficiency = table.columns.index("CPU efficiency: whole run")
+    for number, (one, row) in enumerate(zip(shown, table.rows, strict=True), start=1):
+        if (one.median("cpu_efficiency") or 0.0) > 1:
+            row[efficiency] += " !"
+        if len(shown) > MAX_LABELLED:  # the number by which crowded figures name it
+            row[0] = f"{number}: {one.label}"
+    return table
 
 
 def compared_sizes(shown: Sequence[Configuration]) -> set[str]:
@@ -152,80 +147,11 @@ def _repeats_note(repeats: set[int]) -> str:
     )
 
 
-def _numbered(table: Table) -> Table:
-    """The same with the numbers by which crowded figures name the configurations."""
-    if len(table.rows) <= MAX_LABELLED:
-        return table
-    rows = [[f"{number}: {row[0]}", *row[1:]] for number, row in enumerate(table.rows, start=1)]
-    return replace(table, rows=rows)
-
-
-_CORE_COLUMNS: Final = [
-    "cores: allocated",
-    "cores: usable",
-    "cores: used",
-    "CPU efficiency: whole run",
-    "CPU efficiency: peak",
-]
-
-
-def _core_cells(one: Configuration) -> list[str]:
-    efficiency = one.median("cpu_efficiency")
-    flag = " !" if efficiency is not None and efficiency > 1 else ""
-    return [
-        *(format_cores(one.median(f"cores_{which}")) for which in ("allocated", "usable")),
-        format_hundredths(one.median("cores_used")),
-        format_percent(efficiency) + flag,
-        format_percent(one.median("cpu_efficiency_peak")),
-    ]
-
-
-def _scaling_cells(one: Configuration, compared: set[str]) -> list[str]:
-    if one.series not in compared:
-        return [NONE, NONE]
-    return [format_ratio(one.median("speedup")), format_percent(one.median("parallel_efficiency"))]
-
-
-def _main_row(one: Configuration, compared: set[str]) -> list[str]:
-    return [
-        one.label,
-        format_median_and_range(one, "instances_per_s"),
-        format_score(one.median("hr10")),
-        format_score(one.median("ndcg10")),
-        *(_scaling_cells(one, compared) if compared else []),
-        *_core_cells(one),
-        format_percent(one.median("cpu_efficiency_training")),
-        _extrapolation_mark(one) + format_number(one.median("seconds_per_epoch")),
-        _extrapolation_mark(one) + format_number(one.median("core_s_per_epoch")),
-    ]
-
-
-def _extrapolation_mark(one: Configuration) -> str:
-    return f"≈{THIN}" if one.rows[0]["epoch_extrapolated"] else ""
-
-
 def reported_metrics(shown: Sequence[Configuration]) -> list[str]:
     """The figures that commands reported, as many as a table has room for."""
-    known = {name for one in shown for name in one.figures}
-    metrics = configurations.numeric_metrics(row for one in shown for row in one.rows)
-    return [name for name in [*METRIC_HEADINGS, *metrics] if name in known - PROGRESS_METRICS][
-        :MAX_METRICS
-    ]
-
-
-def _command_row(one: Configuration, metrics: Sequence[str]) -> list[str]:
-    return [
-        one.label,
-        format_duration(one.median("elapsed_s")),
-        *(format_metric(one.median(name)) for name in metrics),
-        *_core_cells(one),
-        format_core_time(one.median("core_hours")),
-    ]
-
-
-def format_median_and_range(one: Configuration, name: str) -> str:
-    low, high = (one.figures.get(f"{name}_{end}") for end in ("low", "high"))
-    return f"{format_number(one.median(name))}\n{format_interval(low, high, format_number)}".strip()
+    known = {name for one in shown for name in one.figures} - PROGRESS_METRICS
+    metrics = numeric_metrics(row for one in shown for row in one.rows)
+    return [name for name in [*METRIC_HEADINGS, *metrics] if name in known][:MAX_METRICS]
 
 
 def describe_accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:

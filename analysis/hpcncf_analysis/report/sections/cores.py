@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,36 +11,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from hpcncf.records.schema import (
-    NodeRecord,
-    RecordError,
-    read_record,
-)
+from hpcncf.records.schema import NodeRecord, RecordError, read_record
 from hpcncf_analysis.formatting import format_percent
-from hpcncf_analysis.report.figures.style import GROUND, new_figure, report_style, wrap_titles
-from hpcncf_analysis.report.section import (
-    Drawing,
-    ReportData,
-    Section,
-)
-
-Row = Mapping[str, Any]
+from hpcncf_analysis.report.figure_style import GROUND, legend_above, new_figure, wrap_titles
+from hpcncf_analysis.report.section import Drawing, ReportData, Section
 
 # Of middle brightness: they stand on a light page's ground and on a dark one's.
 IDLE, OURS, OTHERS = GROUND, "#2F87CC", "#E0742C"
-
-
 ROW_IN: Final = 0.34
-
-
 # Of a core's row the run's strip takes this much, others' the rest but for a gap.
 STRIPS: Final = (0.62, 0.92)
-
-
 MOST_TICKS: Final = 16
-
+CAPTION: Final = (
+    "A row for each core, time to the right: the fuller its colour, the busier. Wide strip: this "
+    "run (an estimate: the kernel shows only where a thread ran last). Narrow strip: all others."
+)
 
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -51,6 +37,40 @@ class CoreTrace:
 
     title: str
     nodes: Sequence[NodeRecord]
+
+
+def build(data: ReportData) -> Section:
+    drawing = Drawing(
+        "core_heatmap",
+        "Each core over time",
+        CAPTION,
+        lambda: core_heatmap(busiest_and_idlest(data)),
+    )
+    return Section("cores", "What the cores did", data.draw(drawing))
+
+
+def busiest_and_idlest(data: ReportData) -> list[CoreTrace]:
+    """The busiest and the idlest completed run by CPU efficiency; one if they are the same."""
+    if data.paths is None:
+        return []
+    labels = {one.key: one.label for one in data.shown}
+    ordered = sorted(
+        (row for row in data.runs if row["cpu_efficiency"] is not None),
+        key=lambda row: (row["cpu_efficiency"], row["run_id"]),
+    )
+    named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
+    if len(ordered) == 1:
+        named = [("The run", ordered[0])]
+    traces = []
+    for name, row in named:
+        nodes = []
+        for path in data.paths.run(row["run_id"]).attempt(row["attempt"]).node_records():
+            with suppress(RecordError):  # collect has listed it as skipped
+                nodes.append(read_record(path, NodeRecord))
+        efficiency = format_percent(row["cpu_efficiency"])
+        title = f"{name}: {labels[row['config']]}, CPU efficiency {efficiency}"
+        traces.append(CoreTrace(title, nodes))
+    return traces
 
 
 def core_heatmap(runs: Sequence[CoreTrace]) -> Figure | None:
@@ -65,29 +85,27 @@ def core_heatmap(runs: Sequence[CoreTrace]) -> Figure | None:
     rows = [sum(len(node.cpus) for node in run.nodes) for run in shown]
     heights = [min(max(ROW_IN * each, 0.45), 4.0) for each in rows]
     titles, lines_in = wrap_titles(run.title for run in shown)
-    with report_style():
-        figure = new_figure(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
-        panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axes, title, run in zip(panels, titles, shown, strict=True):
-            _panel(axes, run)
-            axes.set_title(title)
-        panels[-1].set_xlabel("seconds since the run's start")
-        _legend(figure)
+    figure = new_figure(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
+    panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, title, run in zip(panels, titles, shown, strict=True):
+        _draw_panel(axes, run)
+        axes.set_title(title)
+    panels[-1].set_xlabel("seconds since the run's start")
+    legend_above(figure, {"this run": OURS, "others (narrow strip)": OTHERS, "idle": IDLE})
     return figure
 
 
-def _panel(axes: Axes, run: CoreTrace) -> None:
+def _draw_panel(axes: Axes, run: CoreTrace) -> None:
     top, names = 0, []
     for node in run.nodes:
-        count = len(node.cpus)
-        edges = [*node.start_s, node.start_s[-1] + node.length_s[-1]] if node.start_s else []
-        if edges and count:
+        if node.start_s and node.cpus:
+            edges = [*node.start_s, node.start_s[-1] + node.length_s[-1]]
             ours, others = shares(node)
-            _strips(axes, edges, top, ours, OURS, (0.0, STRIPS[0]))
-            _strips(axes, edges, top, others, OTHERS, STRIPS)
+            _draw_strips(axes, edges, top, ours, OURS, (0.0, STRIPS[0]))
+            _draw_strips(axes, edges, top, others, OTHERS, STRIPS)
         prefix = f"{node.node} " if len(run.nodes) > 1 else ""
         names += [f"{prefix}CPU {cpu}" for cpu in node.cpus]
-        top += count
+        top += len(node.cpus)
     axes.set_ylim(top, 0)
     every = -(-len(names) // MOST_TICKS)
     axes.set_yticks([row + STRIPS[1] / 2 for row in range(0, top, every)], names[::every])
@@ -101,7 +119,7 @@ def shares(node: NodeRecord) -> tuple[Shares, Shares]:
     return ours, busy - ours
 
 
-def _strips(
+def _draw_strips(
     axes: Axes,
     edges: Sequence[float],
     top: int,
@@ -124,59 +142,3 @@ def _strips(
             rasterized=True,
             linewidth=0,
         )
-
-
-def _legend(figure: Figure) -> None:
-    patches = [
-        Patch(color=colour, label=name)
-        for colour, name in ((OURS, "this run"), (OTHERS, "others (narrow strip)"), (IDLE, "idle"))
-    ]
-    figure.legend(
-        handles=patches, loc="outside upper left", ncols=3, frameon=False, handlelength=1.0
-    )
-
-
-def busiest_and_idlest(data: ReportData) -> list[CoreTrace]:
-    """The busiest and the idlest completed run by CPU efficiency; one if they are the same."""
-    labels = {one.key: one.label for one in data.shown}
-    ordered = sorted(
-        (row for row in data.runs if row["cpu_efficiency"] is not None),
-        key=lambda row: (row["cpu_efficiency"], row["run_id"]),
-    )
-    named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
-    if len(ordered) == 1:
-        named = [("The run", ordered[0])]
-    return [
-        CoreTrace(
-            f"{name}: {labels[row['config']]}, CPU efficiency "
-            f"{format_percent(row['cpu_efficiency'])}",
-            _nodes(data, row),
-        )
-        for name, row in named
-    ]
-
-
-def _nodes(data: ReportData, row: Mapping[str, Any]) -> list[NodeRecord]:
-    found: list[NodeRecord] = []
-    if data.paths is None:
-        return found
-    for path in data.paths.run(row["run_id"]).attempt(row["attempt"]).node_records():
-        with suppress(RecordError):  # collect has listed it as skipped
-            found.append(read_record(path, NodeRecord))
-    return found
-
-
-CAPTION: Final = (
-    "A row for each core, time to the right: the fuller its colour, the busier. Wide strip: this "
-    "run (an estimate: the kernel shows only where a thread ran last). Narrow strip: all others."
-)
-
-
-def build(data: ReportData) -> Section:
-    drawing = Drawing(
-        "core_heatmap",
-        "Each core over time",
-        CAPTION,
-        lambda: core_heatmap(busiest_and_idlest(data)),
-    )
-    return Section("cores", "What the cores did", data.draw(drawing))

@@ -4,84 +4,58 @@ from __future__ import annotations
 
 from typing import Final
 
-from hpcncf_analysis.configurations import Configuration, Table
-from hpcncf_analysis.formatting import (
-    format_number,
-    format_percent,
-)
+from hpcncf_analysis.configurations import Configuration
+from hpcncf_analysis.formatting import format_number, format_percent
 from hpcncf_analysis.report.section import (
+    Column,
     Paragraph,
-    Part,
     ReportData,
     Section,
     TableBlock,
+    figures_table,
 )
 
-COLUMNS: Final = [
-    "configuration",
-    "GPUs",
-    "busy",
-    "busy with this run",
-    "most MiB used",
-    "clock, MHz",
-    "clocks held down",
-    "W of each",
-    "an epoch: GPU-s",
-    "an epoch: J",
-    "the run: GPU-h",
-]
-
-
-TEXTS: Final = frozenset({"GPUs"})
-
-
+COLUMNS: Final = (
+    Column("GPUs", "gpus"),
+    Column("busy", "gpu_busy", format_percent),
+    Column("busy with this run", "gpu_ours", format_percent),
+    Column("most MiB used", "gpu_memory_peak_mib"),
+    Column("clock, MHz", "gpu_sm_mhz"),
+    Column("clocks held down", "gpu_throttled", format_percent),
+    Column("W of each", "gpu_power_w"),
+    Column(
+        "an epoch: GPU-s",
+        "gpu_h_per_epoch",
+        lambda hours: format_number(None if hours is None else 3600 * hours),
+    ),
+    Column("an epoch: J", "gpu_j_per_epoch"),
+    Column("the run: GPU-h", "gpu_hours"),
+)
 NOTE: Final = (
     "Busy: some kernel was on the GPU, however little of it it filled. Clocks held down: share of "
     "the samples, for the commonest reason. Of runs that share a GPU each counts its even part of "
     "hours and joules; busy, memory, clock and power are the whole GPU's."
 )
-
-
 NO_NVML_NOTE: Final = (
     "Of these GPUs NVML reported nothing (pip install 'hpcncf[gpu]' where the runs are)."
 )
 
 
-def gpu_parts(data: ReportData) -> list[Part]:
+def build(data: ReportData) -> Section:
     """Nothing where no run had a GPU."""
     had = [one for one in data.shown if one.median("gpu_hours")]
     if not had:
-        return []
+        return Section("gpus", "", [])
+    table = figures_table(had, COLUMNS)
+    for one, row in zip(had, table.rows, strict=True):
+        for heading, column in (("GPUs", "gpu_model"), ("clocks held down", "gpu_throttled_by")):
+            row[table.columns.index(heading)] += _describe(one, column)
     reported = any(row.get("gpu_model") for one in had for row in one.rows)
-    note = NOTE if reported else NO_NVML_NOTE
-    return [
-        TableBlock(Table(COLUMNS, [_row(one) for one in had], TEXTS).without_empty_columns),
-        Paragraph(note, note=True),
-    ]
+    note = Paragraph(NOTE if reported else NO_NVML_NOTE, note=True)
+    return Section("gpus", "What the GPUs did", [TableBlock(table), note])
 
 
-def _row(one: Configuration) -> list[str]:
-    hours = one.median("gpu_h_per_epoch")
-    return [
-        one.label,
-        f"{one.rows[0]['gpus']:g} {one.rows[0].get('gpu_model') or ''}".strip(),
-        format_percent(one.median("gpu_busy")),
-        format_percent(one.median("gpu_ours")),
-        format_number(one.median("gpu_memory_peak_mib")),
-        format_number(one.median("gpu_sm_mhz")),
-        _describe_throttling(one),
-        format_number(one.median("gpu_power_w")),
-        format_number(None if hours is None else 3600 * hours),
-        format_number(one.median("gpu_j_per_epoch")),
-        format_number(one.median("gpu_hours")),
-    ]
-
-
-def _describe_throttling(one: Configuration) -> str:
-    reasons = dict.fromkeys(row.get("gpu_throttled_by") for row in one.rows)
-    named = ", ".join(reason for reason in reasons if reason)
-    return format_percent(one.median("gpu_throttled")) + (f" ({named})" if named else "")
-
-
-def build(data: ReportData) -> Section:
-    return Section("gpus", "What the GPUs did", gpu_parts(data))
+def _describe(one: Configuration, column: str) -> str:
+    """` (H200)`: the words of its runs in a column of text."""
+    words = [word for word in dict.fromkeys(row.get(column) for row in one.rows) if word]
+    return f" ({', '.join(words)})" if words else ""

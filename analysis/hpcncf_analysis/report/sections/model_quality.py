@@ -8,12 +8,7 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from hpcncf_analysis.configurations import (
-    Configuration,
-    Table,
-    figure_labels,
-    select_fastest,
-)
+from hpcncf_analysis.configurations import Configuration, Table, figure_labels, select_fastest
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,
@@ -23,19 +18,74 @@ from hpcncf_analysis.formatting import (
     format_score,
 )
 from hpcncf_analysis.quality import TimeToQuality, describe_time_to_quality, times_to_quality
-from hpcncf_analysis.report.figures import style
-from hpcncf_analysis.report.figures.style import Label, place_labels
+from hpcncf_analysis.report import figure_style as style
+from hpcncf_analysis.report.figure_style import Label, place_labels
 from hpcncf_analysis.report.section import (
+    Column,
     Drawing,
     Paragraph,
     Part,
     ReportData,
     Section,
     TableBlock,
+    figures_table,
     titled_table,
 )
 
 Row = Mapping[str, Any]
+
+SCORES: Final = (
+    Column("HR@10", "hr10", format_score),
+    Column("NDCG@10", "ndcg10", format_score),
+    Column("HR@10 unseen", "hr10_unseen", format_score),
+    Column("loss", "loss", format_score),
+    Column("HR@10 at the end", "hr10_at_end", format_score),
+)
+EPOCH_TIMES: Final = {"training s": "training_s", "evaluation s": "evaluation_s"}
+EPOCH_SCORES: Final = {
+    "loss": "loss",
+    "HR@10": "hr10",
+    "NDCG@10": "ndcg10",
+    "HR@10 unseen": "hr10_unseen",
+}
+# Parts of a stretch of a line: a label is to leave it free.
+PIECES: Final = 12
+CAPTION: Final = (
+    "Of each configuration's first run. Further left is sooner; the height is what speed must not "
+    "cost."
+)
+
+
+def build(data: ReportData) -> Section:
+    drawing = Drawing(
+        "quality",
+        "Quality over time",
+        CAPTION,
+        lambda: quality_figure(data.shown, data.found.epochs),
+    )
+    parts = data.draw(drawing)
+    if table := quality_table(data.shown):
+        note = quality_note(data.runs)
+        parts = [*([Paragraph(note)] if note else []), *parts, TableBlock(table)]
+    return Section("quality", "Quality", [*parts, *time_to_quality_parts(data)])
+
+
+def build_epochs(data: ReportData) -> Section:
+    """The course of each configuration's first completed run."""
+    labels = {one.rows[0]["run_id"]: one.label for one in data.shown}
+    rows = [
+        [
+            labels[row["run_id"]],
+            str(row["epoch"] + 1),
+            *(format_number(row[name]) for name in EPOCH_TIMES.values()),
+            *(format_score(row[name]) for name in EPOCH_SCORES.values()),
+        ]
+        for row in data.found.epochs
+        if row["run_id"] in labels
+    ]
+    table = Table(["configuration", "epoch", *EPOCH_TIMES, *EPOCH_SCORES], rows)
+    title = "Epochs of each configuration's first run"
+    return Section("epochs", title, [TableBlock(table)] if rows else [], folded=True)
 
 
 def quality_table(shown: Sequence[Configuration]) -> Table | None:
@@ -43,16 +93,12 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
     judged = [one for one in shown if one.median("hr10") is not None]
     if not judged:
         return None
-    heads = {"HR@10": "hr10", "NDCG@10": "ndcg10", "HR@10 unseen": "hr10_unseen", "loss": "loss"}
-    if any(one.median("hr10_at_end") is not None for one in judged):
-        heads["HR@10 at the end"] = "hr10_at_end"
-    rows = [
-        [one.label, *(format_score(one.median(name)) for name in heads.values())] for one in judged
-    ]
+    table = figures_table(judged, SCORES)
     for one in [one for one in judged if one.median("baseline_hr10") is not None][:1]:
         counts = (format_score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
-        rows.append(["count table (no training)", *counts, *([NONE] * (len(heads) - 2))])
-    return Table(["configuration", *heads], rows)
+        unknown = [NONE] * (len(SCORES) - 2)
+        table.rows.append(["count table (no training)", *counts, *unknown])
+    return Table(table.columns, table.rows)
 
 
 def quality_note(runs: Sequence[Row]) -> str | None:
@@ -74,37 +120,11 @@ def quality_note(runs: Sequence[Row]) -> str | None:
     )
 
 
-def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
-    """The course of each configuration's first completed run."""
-    labels = {one.rows[0]["run_id"]: one.label for one in shown}
-    rows = [
-        [
-            labels[row["run_id"]],
-            str(row["epoch"] + 1),
-            format_number(row["training_s"]),
-            format_number(row["evaluation_s"]),
-            format_score(row["loss"]),
-            *(format_score(row[name]) for name in ("hr10", "ndcg10", "hr10_unseen")),
-        ]
-        for row in epochs
-        if row["run_id"] in labels
-    ]
-    columns = ["configuration", "epoch", "training s", "evaluation s", "loss"]
-    columns += ["HR@10", "NDCG@10", "HR@10 unseen"]
-    return Table(columns, rows) if rows else None
-
-
-PIECES: Final = 12
-
-
-TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
-
-
 def quality_over_time(epochs: Iterable[Row]) -> list[tuple[float, float]]:
     """(seconds since the first step, HR@10) after each evaluated epoch of one run."""
     seconds, found = 0.0, []
     for row in epochs:
-        seconds += sum(row[name] for name in TIMED)
+        seconds += sum(row[name] for name in ("training_s", "evaluation_s", "checkpoint_s"))
         if row["hr10"] is not None:
             found.append((seconds, row["hr10"]))
     return found
@@ -122,31 +142,27 @@ def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Fig
     courses = [(one, points) for one, points in courses if len(points) > 1]
     if not courses:
         return None
-    with style.report_style():
-        figure = style.new_figure(4.2)
-        axes = figure.subplots()
-        colours, names = style.series_colours(one.series for one in shown), figure_labels(shown)
-        for one, points in courses:
-            marker = style.rank_marker(one.ranks)
-            axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colours[one.series])
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high + 0.45 * (high - low))  # the labels stand above the lines
-        axes.set_xlim(0, 1.2 * max(points[-1][0] for _, points in courses))
-        axes.set_xlabel("seconds since the first step, evaluation included")
-        axes.set_title("HR@10 after each epoch")
-        style.quiet_grid(axes)
-        ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in courses]
-        place_labels(axes, ends, [point for _, points in courses for point in sample_sizes(points)])
-    return figure
-
-
-def sample_sizes(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The line through them as points, each stretch in `PIECES`: a label is to leave it free."""
-    return [
+    figure = style.new_figure(4.2)
+    axes = figure.subplots()
+    colours, names = style.series_colours(one.series for one in shown), figure_labels(shown)
+    for one, points in courses:
+        marker = style.rank_marker(one.ranks)
+        axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colours[one.series])
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.45 * (high - low))  # the labels stand above the lines
+    axes.set_xlim(0, 1.2 * max(points[-1][0] for _, points in courses))
+    axes.set_xlabel("seconds since the first step, evaluation included")
+    axes.set_title("HR@10 after each epoch")
+    style.quiet_grid(axes)
+    ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in courses]
+    along_lines = [
         (x0 + (x1 - x0) * at / PIECES, y0 + (y1 - y0) * at / PIECES)
+        for _, points in courses
         for (x0, y0), (x1, y1) in pairwise(points)
-        for at in range(PIECES)
-    ] + [points[-1]]
+        for at in range(PIECES + 1)
+    ]
+    place_labels(axes, ends, along_lines)
+    return figure
 
 
 def time_to_quality_table(found: Sequence[TimeToQuality]) -> Table | None:
@@ -191,29 +207,3 @@ def quality_sentence(data: ReportData) -> str | None:
         return None
     found = times_to_quality(data.shown, data.found.epochs, data.quality)
     return describe_time_to_quality(found, data.quality)
-
-
-CAPTION: Final = (
-    "Of each configuration's first run. Further left is sooner; the height is what speed must not "
-    "cost."
-)
-
-
-def build(data: ReportData) -> Section:
-    drawing = Drawing(
-        "quality",
-        "Quality over time",
-        CAPTION,
-        lambda: quality_figure(data.shown, data.found.epochs),
-    )
-    parts = data.draw(drawing)
-    if table := quality_table(data.shown):
-        note = quality_note(data.runs)
-        parts = [*([Paragraph(note)] if note else []), *parts, TableBlock(table)]
-    return Section("quality", "Quality", [*parts, *time_to_quality_parts(data)])
-
-
-def build_epochs(data: ReportData) -> Section:
-    table = epoch_table(data.found.epochs, data.shown)
-    title = "Epochs of each configuration's first run"
-    return Section("epochs", title, [TableBlock(table)] if table else [], folded=True)

@@ -24,7 +24,7 @@ PURPOSES: Final[dict[Purpose, str]] = {
 }
 
 
-def advice_parts(data: ReportData) -> list[Part]:
+def build(data: ReportData) -> Section:
     """Empty if nothing can be advised."""
     parts: list[Part] = []
     if data.table and (table := all_rows_table(data.table)):
@@ -47,8 +47,4 @@ def advice_parts(data: ReportData) -> list[Part]:
             Paragraph("The same request for a batch script of your own:"),
             CodeBlock(first.advice.sbatch.strip(), "sh"),
         ]
-    return parts
-
-
-def build(data: ReportData) -> Section:
-    return Section("next", "What to ask for next", advice_parts(data))
+    return Section("next", "What to ask for next", parts)

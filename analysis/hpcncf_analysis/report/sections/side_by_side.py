@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from hpcncf_analysis.configurations import (
-    pluralize,
-)
+from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, sentences, table
-from hpcncf_analysis.report.figures import style
-from hpcncf_analysis.report.figures.style import GREY, Label, place_labels
+from hpcncf_analysis.report import figure_style as style
+from hpcncf_analysis.report.figure_style import GREY, Label, place_labels
 from hpcncf_analysis.report.section import (
     BulletList,
     Drawing,
     Paragraph,
-    Part,
     ReportData,
     Section,
     TableBlock,
@@ -31,6 +27,29 @@ NOTE: Final = (
     "greatest is as good, and the fewest runs that reach it are recommended. MiB: the sum of the "
     "runs' peaks, in which pages that they share are counted for each."
 )
+CAPTION: Final = (
+    "Full: all runs together; dashed: each of them; dotted: as many times one run alone. The ring "
+    "is the number recommended."
+)
+
+
+def build(data: ReportData) -> Section:
+    found = curves(data.runs)
+    if not found:
+        return Section("packing", TITLE, [])
+    note = NOTE
+    if over := left_out(data.runs):
+        note += (
+            f" Left out: {pluralize(over, 'run')} of packs that were short, mixed or incomplete."
+        )
+    drawing = Drawing("packing", "Runs side by side", CAPTION, lambda: packing_figure(found))
+    parts = [
+        BulletList([sentence for each in found for sentence in sentences(each)]),
+        *data.draw(drawing),
+        TableBlock(table(found)),
+        Paragraph(note, note=True),
+    ]
+    return Section("packing", TITLE, parts)
 
 
 def packing_figure(curves: Sequence[Curve]) -> Figure | None:
@@ -38,31 +57,22 @@ def packing_figure(curves: Sequence[Curve]) -> Figure | None:
     shown = [curve for curve in curves if len(curve.sizes) > 1][: len(style.SERIES)]
     if not shown:
         return None
-    with style.report_style():
-        figure = style.new_figure(4.2)
-        axes = figure.subplots()
-        colours = style.series_colours(curve.label for curve in shown)
-        ends = [_line(axes, curve, colours[curve.label]) for curve in shown]
-        _frame(axes, shown)
-        place_labels(axes, ends, [])
-    return figure
-
-
-def _line(axes: Axes, curve: Curve, colour: str) -> Label:
-    runs = [size.runs for size in curve.sizes]
-    totals = [size.total for size in curve.sizes]
-    axes.plot(runs, totals, "o-", color=colour, lw=1.8, ms=7, mec="w")
-    axes.plot(runs, [size.each for size in curve.sizes], "--", color=colour, lw=1.2)
-    for size in curve.sizes:
-        axes.plot([size.runs, size.runs], [size.low, size.high], color=colour, lw=1)
-    best = curve.recommended
-    axes.plot(best.runs, best.total, "o", ms=14, mfc="none", mec=colour, mew=1.4)
-    if runs[0] == 1:
-        axes.plot([1, runs[-1]], [totals[0], totals[0] * runs[-1]], ":", color=GREY, lw=1)
-    return Label(runs[-1], totals[-1], curve.label, colour)
-
-
-def _frame(axes: Axes, shown: Sequence[Curve]) -> None:
+    figure = style.new_figure(4.2)
+    axes = figure.subplots()
+    colours = style.series_colours(curve.label for curve in shown)
+    ends = []
+    for curve in shown:
+        colour, best = colours[curve.label], curve.recommended
+        runs = [size.runs for size in curve.sizes]
+        totals = [size.total for size in curve.sizes]
+        axes.plot(runs, totals, "o-", color=colour, lw=1.8, ms=7, mec="w")
+        axes.plot(runs, [size.each for size in curve.sizes], "--", color=colour, lw=1.2)
+        for size in curve.sizes:
+            axes.plot([size.runs, size.runs], [size.low, size.high], color=colour, lw=1)
+        axes.plot(best.runs, best.total, "o", ms=14, mfc="none", mec=colour, mew=1.4)
+        if runs[0] == 1:
+            axes.plot([1, runs[-1]], [totals[0], totals[0] * runs[-1]], ":", color=GREY, lw=1)
+        ends.append(Label(runs[-1], totals[-1], curve.label, colour))
     counts = sorted({size.runs for curve in shown for size in curve.sizes})
     span = counts[-1] - counts[0]
     axes.set_xlim(counts[0] - 0.08 * span, counts[-1] + 0.7 * span)  # labels stand to the right
@@ -72,31 +82,5 @@ def _frame(axes: Axes, shown: Sequence[Curve]) -> None:
     axes.set_xlabel("runs side by side")
     axes.set_title("Instances per second: all runs together, and each")
     style.quiet_grid(axes)
-
-
-CAPTION: Final = (
-    "Full: all runs together; dashed: each of them; dotted: as many times one run alone. The ring "
-    "is the number recommended."
-)
-
-
-def packing_parts(data: ReportData) -> list[Part]:
-    found = curves(data.runs)
-    if not found:
-        return []
-    over, note = left_out(data.runs), NOTE
-    if over:
-        note += (
-            f" Left out: {pluralize(over, 'run')} of packs that were short, mixed or incomplete."
-        )
-    drawing = Drawing("packing", "Runs side by side", CAPTION, lambda: packing_figure(found))
-    return [
-        BulletList([sentence for each in found for sentence in sentences(each)]),
-        *data.draw(drawing),
-        TableBlock(table(found)),
-        Paragraph(note, note=True),
-    ]
-
-
-def build(data: ReportData) -> Section:
-    return Section("packing", TITLE, packing_parts(data))
+    place_labels(axes, ends, [])
+    return figure

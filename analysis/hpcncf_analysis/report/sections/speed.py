@@ -1,9 +1,9 @@
-"""What the cores bought: efficiency against speed, speed-up, scaling laws, cost."""
+"""What the cores bought: efficiency against speed, speed-up, scaling laws, prices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log2, log10, sqrt
+from math import log10, sqrt
 from typing import Final
 
 import numpy as np
@@ -27,16 +27,10 @@ from hpcncf_analysis.configurations import (
     group_by_series,
     karp_flatt,
 )
-from hpcncf_analysis.formatting import (
-    NONE,
-    format_number,
-    format_percent,
-    format_ratio,
-    select_time_unit,
-)
+from hpcncf_analysis.formatting import NONE, format_percent, format_ratio
 from hpcncf_analysis.prices import Prices, price_table, priced_rows
-from hpcncf_analysis.report.figures import style
-from hpcncf_analysis.report.figures.style import FAINT, GREY, INK, Label, place_labels
+from hpcncf_analysis.report import figure_style as style
+from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, Label, place_labels
 from hpcncf_analysis.report.section import (
     Drawing,
     Paragraph,
@@ -46,7 +40,6 @@ from hpcncf_analysis.report.section import (
     titled_table,
 )
 from hpcncf_analysis.scaling import (
-    Line,
     Show,
     WeakComparison,
     comparison_cautions,
@@ -62,6 +55,53 @@ from hpcncf_analysis.scaling import (
 from hpcncf_analysis.usl import Law, fit_simplest_law
 
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
+# A figure that reached as far as the law may be used would press the measured part together.
+BEYOND: Final = 1.5
+# Less than this many cores unused is not worth a word in a figure.
+MIN_UNUSED_LABELLED: Final = 0.15
+
+EFFICIENCY_CAPTION: Final = (
+    "Best is the upper right. Large points are medians (a circle: one rank, a square: several), "
+    "small ones single runs. Below, at the same speeds, the price: the band from the cores used up "
+    "to the cores allocated is waste. Along a grey line an epoch costs the same, less than along "
+    "the one to its left. Dashed, with wide rings: the Pareto front of the whole job's time and "
+    "cost."
+)
+SPEEDUP_CAPTION: Final = (
+    "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does as "
+    "much as the first. Bands, where four sizes or more were measured: the law fitted to them, "
+    "with its 95 % interval over the repeats."
+)
+
+
+def build(data: ReportData) -> Section:
+    figures = data.draw(
+        Drawing(
+            "efficiency_speed",
+            "Efficiency against speed",
+            EFFICIENCY_CAPTION,
+            lambda: efficiency_against_speed(data.shown, data.front),
+        ),
+        Drawing(
+            "speedup", "Speed-up over cores", SPEEDUP_CAPTION, lambda: speedup_figure(data.shown)
+        ),
+    )
+    return Section("speed", "What the cores bought", [*figures, *scaling_parts(data)])
+
+
+def scaling_parts(data: ReportData) -> list[Part]:
+    shown = data.shown
+    parts = [
+        *titled_table(strong_table(shown), "Strong: the same work on more cores"),
+        *titled_table(weak_table(shown), "Weak: work that grows with the cores"),
+        *titled_table(law_table(shown), "Laws of the speed, fitted"),
+    ]
+    note = " ".join([*describe_peaks(shown), law_note(shown) or ""]).strip()
+    if parts and note:
+        parts.append(Paragraph(note, note=True))
+    prices = data.table.prices if data.table else Prices()
+    priced = [row for one in shown for row in priced_rows(one, prices)]
+    return [*parts, *titled_table(price_table(priced, prices), "At the site's prices")]
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
@@ -107,7 +147,7 @@ def _serial(gain: Ratio, times_the_cores: float) -> str:
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
-    """Where the work grows with the cores; None where it nowhere does."""
+    """Configurations whose work grows with the cores; None if none does."""
     rows = [_weak(each) for each in weak_scaling(shown)]
     columns = ["configuration", "against", "work that grows", "work", "time for it"]
     columns += ["scaled speed-up", "weak efficiency", "caution"]
@@ -117,6 +157,7 @@ def weak_table(shown: Sequence[Configuration]) -> Table | None:
 
 def _weak(each: WeakComparison) -> list[str]:
     of_each = core_speed_ratio(each.one, each.base)
+    interval = known_interval(of_each.low, of_each.high)
     return [
         each.one.label,
         each.base.label,
@@ -124,81 +165,9 @@ def _weak(each: WeakComparison) -> list[str]:
         format_ratio(each.work_ratio),
         format_ratio(each.time_ratio),
         format_ratio(each.speedup),
-        format_with_interval(
-            each.efficiency, known_interval(of_each.low, of_each.high), format_percent
-        ),
+        format_with_interval(each.efficiency, interval, format_percent),
         "; ".join(comparison_cautions(each.one, each.base)),
     ]
-
-
-def cost_table(shown: Sequence[Configuration]) -> Table | None:
-    """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
-    trained = [one for one in shown if one.median("seconds_per_epoch") is not None]
-    gpus = any(one.median("gpu_hours") for one in trained)
-    hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
-    hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"} if gpus else {}
-    units = {name: select_time_unit(one.median(name) for one in trained) for name in hours.values()}
-    columns = ["configuration", "instances/s", "an epoch: s"]
-    columns += [f"{what}-{units[name][0]}" for what, name in hours.items()]
-    plain = ("instances_per_s", "seconds_per_epoch")
-    rows = [
-        [
-            one.label,
-            *(_median(one, name) for name in plain),
-            *(_median(one, name, of_an_hour) for name, (_, of_an_hour) in units.items()),
-        ]
-        for one in trained
-    ]
-    return Table(columns, rows) if rows else None
-
-
-def _median(one: Configuration, name: str, factor: float = 1.0) -> str:
-    known = (one.figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
-    value, low, high = (None if each is None else factor * each for each in known)
-    return format_with_interval(value, known_interval(low, high), format_number)
-
-
-# A figure that reached as far as the law may be used would press the measured part together.
-BEYOND: Final = 1.5
-
-
-POINTS: Final = 60
-
-
-def draw_laws(
-    axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
-) -> list[tuple[float, float]]:
-    """A curve and its band for each line of enough sizes; returns their ends (cores, speed-up)."""
-    bases = {series: found[0].speed or 1.0 for series, found in group_by_series(shown).items()}
-    ends = []
-    for line in lines_to_fit(scaling_lines(shown)):
-        fitted = fit_simplest_law(line.sizes, line.speeds())
-        if isinstance(fitted, Law):
-            ends.append(_draw_law(axes, line, fitted, bases[line.series], colours[line.series]))
-    return ends
-
-
-def _draw_law(axes: Axes, line: Line, fitted: Law, base: float, colour: str) -> tuple[float, float]:
-    cores_of_one = line.base.cores / line.sizes[0]
-    sizes = np.geomspace(line.sizes[0], BEYOND * line.sizes[-1], POINTS)
-    cores = sizes * cores_of_one
-    gains = [fitted.rate(size) / base for size in sizes]
-    axes.plot(cores, gains, color=colour, lw=1, ls=(0, (1, 1)), zorder=1)
-    bands = [fitted.interval(size) for size in sizes]
-    if all(bands):
-        low, high = zip(*(band for band in bands if band), strict=True)
-        axes.fill_between(
-            cores, np.array(low) / base, np.array(high) / base, color=colour, alpha=0.15, lw=0
-        )
-    return float(cores[-1]), gains[-1]
-
-
-# Less than this many cores unused is not worth a word in a figure.
-MIN_UNUSED_LABELLED: Final = 0.15
-
-
-# Over so many times the smallest number of cores, an axis has room for fine steps.
-FINE: Final = 16
 
 
 def efficiency_against_speed(
@@ -218,18 +187,24 @@ def efficiency_against_speed(
         return None
     if shown[0].is_command and (len(shown) == 1 or len({one.command for one in shown}) > 1):
         return None  # one point says no more than its row; other commands do other work
-    with style.report_style():
-        figure = style.new_figure(7.4)
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
-        colours = style.series_colours(one.series for one in configurations)
-        _speed_axis(lower, shown)
-        _efficiencies(upper, shown, colours)
-        _costs(lower, shown, colours)
-        if len(shown) > 1 and front:
-            places = sorted((one.speed or 0.0, one.cores) for one in front)
-            lower.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
-        _label_points(upper, shown, colours, figure_labels(configurations))
-        _label_waste(lower, shown, colours, front)
+    figure = style.new_figure(7.4)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
+    colours = style.series_colours(one.series for one in configurations)
+    _speed_axis(lower, shown)
+    points = _draw_efficiencies(upper, shown, colours)
+    _draw_costs(lower, shown, colours)
+    if len(shown) > 1 and front:
+        places = sorted((one.speed or 0.0, one.cores) for one in front)
+        lower.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
+    names = figure_labels(configurations)
+    at = {one.key: (one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown}
+    labels = [
+        Label(*at[one.key], names[one.key], colours[one.series])
+        for one in shown
+        if one.key in names
+    ]
+    place_labels(upper, labels, points, list(at.values()))
+    _label_waste(lower, shown, colours, front)
     return figure
 
 
@@ -260,59 +235,57 @@ def _group_by_look(
     return grouped
 
 
-def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+def _draw_efficiencies(
+    axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
+) -> list[tuple[float, float]]:
+    """Returns the place of each run."""
+    points = []
     for (colour, marker), ones in _group_by_look(shown, colours).items():
         runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
         axes.plot(*zip(*runs, strict=True), ".", ms=5, color=colour, alpha=0.4)
         medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in ones]
         axes.plot(*zip(*medians, strict=True), marker, ms=10, mec="w", color=colour)
-    highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
-    axes.set_ylim(0, max(1.15, highest * 1.12))
+        points += runs
+    axes.set_ylim(0, max(1.15, 1.12 * max(efficiency for _, efficiency in points)))
     axes.axhline(1, color=GREY, lw=1, ls=":")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.yaxis.set_major_locator(MultipleLocator(0.2))
     axes.set_title("CPU efficiency: busy share of the cores allocated")
     style.quiet_grid(axes)
+    return points
 
 
-def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+def _cores_used(one: Configuration) -> float:
+    return one.median("cores_used") or one.cores
+
+
+def _draw_costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
     counts = sorted({one.cores for one in shown})
-    used = [one.median("cores_used") or one.cores for one in shown]
+    bounds = [*counts, *map(_cores_used, shown)]
     axes.set_yscale("log", base=2)
-    axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
-    _iso_lines(axes, shown)
+    axes.set_ylim(min(bounds) / 1.5, max(bounds) * 1.5)
+    work = work_per_epoch(shown)
+    if work is not None:
+        _draw_iso_lines(axes, work)
     for (colour, marker), ones in _group_by_look(shown, colours).items():
         speeds, allocated = [one.speed or 0.0 for one in ones], [one.cores for one in ones]
-        busy = [one.median("cores_used") or one.cores for one in ones]
-        axes.vlines(speeds, busy, allocated, color=colour, lw=7, alpha=0.3)
-        axes.plot(speeds, busy, marker, ms=6, color=colour)
+        used = [_cores_used(one) for one in ones]
+        axes.vlines(speeds, used, allocated, color=colour, lw=7, alpha=0.3)
+        axes.plot(speeds, used, marker, ms=6, color=colour)
         axes.plot(speeds, allocated, marker, ms=11, mfc="none", mew=1.8, color=colour)
     axes.yaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_minor_locator(FixedLocator(minor_ticks(axes.get_ylim(), counts)))
+    axes.yaxis.set_minor_locator(FixedLocator(nice_values(*axes.get_ylim())))
     for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         formatted(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(axis="y", which="minor", labelsize=8, labelcolor=GREY)
     grey = f"; grey: core-seconds per {'run' if shown[0].by_time else 'epoch'}"
-    known = work_per_epoch(shown) is not None
-    axes.set_title(f"Cores allocated (○) and used (•){grey if known else ''}")
+    axes.set_title(f"Cores allocated (○) and used (•){grey if work is not None else ''}")
 
 
-def minor_ticks(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
-    """1, 2, 5, 10, ... inside the bounds, finer where these are close; none at a count's tick."""
-    low, high = bounds
-    steps = (1, 2, 5) if high / low > FINE else (1, 1.5, 2, 3, 5, 7)
-    nice = [step * 10.0**power for power in range(-3, 5) for step in steps]
-    inside = [value for value in nice if low < value < high]
-    return [value for value in inside if all(abs(log2(value / count)) > 0.3 for count in counts)]
-
-
-def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
-    """Where cores x seconds per epoch are equal; none where epochs differ in size."""
-    work = work_per_epoch(shown)
-    if work is None:
-        return
+def _draw_iso_lines(axes: Axes, work: float) -> None:
+    """Lines of equal cores x seconds per epoch."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    for cost in iso_line_costs(low * work / right, high * work / left):
+    for cost in nice_values(low * work / right, high * work / left):
         speeds = [left, right]
         axes.plot(speeds, [cost * speed / work for speed in speeds], color=FAINT, lw=1, zorder=0)
         speed = min(right, high * work / cost) / 1.02
@@ -341,33 +314,12 @@ def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def iso_line_costs(low: float, high: float) -> list[float]:
+def nice_values(low: float, high: float) -> list[float]:
     """1, 2, 5, 10, ... between two bounds; only 1, 10, 100 where those would crowd."""
     powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
     nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     inside = [value for value in nice if low < value < high]
     return inside if len(inside) <= 9 else [v for v in inside if f"{v:e}".startswith("1.0")]
-
-
-def _label_points(
-    axes: Axes,
-    shown: Sequence[Configuration],
-    colours: Mapping[str, str],
-    names: Mapping[str, str],
-) -> None:
-    labels = [
-        Label(
-            one.speed or 0.0,
-            one.median("cpu_efficiency") or 0.0,
-            names[one.key],
-            colours[one.series],
-        )
-        for one in shown
-        if one.key in names
-    ]
-    points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
-    medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown]
-    place_labels(axes, labels, points, medians)
 
 
 def _label_waste(
@@ -377,19 +329,16 @@ def _label_waste(
     front: Sequence[Configuration],
 ) -> None:
     """How many cores each left unused; of very many the figure has no room for it."""
-    spans = [(one, one.median("cores_used") or one.cores) for one in shown]
+    spans = [(one, one.speed or 0.0, _cores_used(one)) for one in shown]
     labels = [
-        Label(one.speed or 0.0, busy, f"{one.cores - busy:.1f} unused", colours[one.series])
-        for one, busy in spans
-        if one.cores - busy >= MIN_UNUSED_LABELLED and len(shown) <= MAX_LABELLED
+        Label(speed, used, f"{one.cores - used:.1f} unused", colours[one.series])
+        for one, speed, used in spans
+        if one.cores - used >= MIN_UNUSED_LABELLED and len(shown) <= MAX_LABELLED
     ]
-    labels += [
-        Label(one.speed or 0.0, one.cores, "Pareto front", INK)
-        for one in front[-1:]
-        if len(shown) > 1
-    ]
-    bands = [(one.speed or 0.0, sqrt(busy * one.cores)) for one, busy in spans]
-    ends = [(one.speed or 0.0, at) for one, busy in spans for at in (busy, one.cores)]
+    if len(shown) > 1:
+        labels += [Label(one.speed or 0.0, one.cores, "Pareto front", INK) for one in front[-1:]]
+    bands = [(speed, sqrt(used * one.cores)) for one, speed, used in spans]
+    ends = [(speed, at) for one, speed, used in spans for at in (used, one.cores)]
     place_labels(axes, labels, bands, ends)
 
 
@@ -397,142 +346,98 @@ def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     """Speed-up over cores for each series, with the ideal line and the laws that were fitted.
 
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
-    the base's cores per rank (more ranks); other shapes stand alone.
+    the base's cores per rank (more ranks); other shapes stand alone. Of very many series those
+    with the fastest configurations are shown.
     """
-    series = _sizes_by_series(configurations)
-    if not series:
-        return None
-    with style.report_style():
-        figure = style.new_figure(4.6)
-        axes = figure.subplots()
-        colours = style.series_colours(one.series for one in configurations)
-        names = figure_labels(configurations)
-        shown = [one for found in series.values() for one in found]
-        _ideal(axes, shown, draw_laws(axes, shown, colours))
-        ends = [
-            Label(one.cores, _gain(one), names[one.key], colours[name])
-            for name, found in series.items()
-            for one in _series_lines(axes, found, colours[name])
-            if one.key in names
-        ]
-        place_labels(axes, ends, _along_lines(shown))
-    return figure
-
-
-def _sizes_by_series(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
-    """The series of several sizes; of very many those with the fastest configurations."""
-    several = {
+    series = {
         name: found
         for name, found in group_by_series(configurations).items()
         if len({one.cores for one in found}) > 1
     }
-    order = sorted(several, key=lambda name: max(one.speed or 0.0 for one in several[name]))
-    return {name: found for name, found in several.items() if name in order[-MAX_LABELLED:]}
+    if not series:
+        return None
+    order = sorted(series, key=lambda name: max(one.speed or 0.0 for one in series[name]))
+    series = {name: found for name, found in series.items() if name in order[-MAX_LABELLED:]}
+    shown = [one for found in series.values() for one in found]
+    figure = style.new_figure(4.6)
+    axes = figure.subplots()
+    colours = style.series_colours(one.series for one in configurations)
+    names = figure_labels(configurations)
+    _draw_ideal(axes, shown, draw_laws(axes, shown, colours))
+    ends = [
+        Label(one.cores, _gain(one), names[one.key], colours[name])
+        for name, found in series.items()
+        for one in _draw_series(axes, found, colours[name])
+        if one.key in names
+    ]
+    fewest = min(one.cores for one in shown)
+    along_lines = [
+        (fewest + part * (one.cores - fewest), 1 + part * (_gain(one) - 1))
+        for one in shown
+        for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    ]
+    place_labels(axes, ends, along_lines)
+    return figure
+
+
+def draw_laws(
+    axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
+) -> list[tuple[float, float]]:
+    """A curve and its band for each line of enough sizes; returns their ends (cores, speed-up)."""
+    bases = {series: found[0].speed or 1.0 for series, found in group_by_series(shown).items()}
+    ends = []
+    for line in lines_to_fit(scaling_lines(shown)):
+        fitted = fit_simplest_law(line.sizes, line.speeds())
+        if not isinstance(fitted, Law):
+            continue
+        base, colour = bases[line.series], colours[line.series]
+        sizes = np.geomspace(line.sizes[0], BEYOND * line.sizes[-1])
+        cores = sizes * line.base.cores / line.sizes[0]
+        gains = [fitted.rate(size) / base for size in sizes]
+        axes.plot(cores, gains, color=colour, lw=1, ls=(0, (1, 1)), zorder=1)
+        bands = [band for size in sizes if (band := fitted.interval(size))]
+        if len(bands) == len(sizes):
+            low, high = np.array(bands).T / base
+            axes.fill_between(cores, low, high, color=colour, alpha=0.15, lw=0)
+        ends.append((float(cores[-1]), gains[-1]))
+    return ends
 
 
 def _gain(one: Configuration) -> float:
     return one.median("speedup") or 0.0
 
 
-def _series_lines(axes: Axes, found: Sequence[Configuration], colour: str) -> list[Configuration]:
-    """Draw one series; what to label: the end of each line, and shapes on neither."""
+def _draw_series(axes: Axes, found: Sequence[Configuration], colour: str) -> list[Configuration]:
+    """Returns what to label: the end of each line, and shapes on neither."""
     base = found[0]
     more_cores = [one for one in found if one.ranks == base.ranks]
     more_ranks = [one for one in found if one.cores / one.ranks == base.cores / base.ranks]
     for line, dashes in ((more_cores, "-"), (more_ranks, "--")):
         gains = [_gain(one) for one in line]
         axes.plot([one.cores for one in line], gains, dashes, color=colour, lw=1.8)
-    for marker in sorted({style.rank_marker(one.ranks) for one in found}):
-        points = [
-            (one.cores, _gain(one)) for one in found if style.rank_marker(one.ranks) == marker
-        ]
-        axes.plot(*zip(*points, strict=True), marker, ms=8, mec="w", color=colour)
+    for one in found:
+        marker = style.rank_marker(one.ranks)
+        axes.plot(one.cores, _gain(one), marker, ms=8, mec="w", color=colour)
     ends = [line[-1] for line in (more_cores, more_ranks) if len(line) > 1]
     return ends + [one for one in found if one not in more_cores and one not in more_ranks]
 
 
-def _along_lines(shown: Sequence[Configuration]) -> list[tuple[float, float]]:
-    """Points that labels should leave free: the measured ones, and some between them and 1."""
-    fewest = min(one.cores for one in shown)
-    return [
-        (fewest + part * (one.cores - fewest), 1 + part * (_gain(one) - 1))
-        for one in shown
-        for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    ]
-
-
-def _ideal(
+def _draw_ideal(
     axes: Axes, shown: Sequence[Configuration], reach: Sequence[tuple[float, float]]
 ) -> None:
     """`reach`: where the fitted laws' curves end."""
     counts = sorted({one.cores for one in shown})
-    most, fewest = counts[-1], counts[0]
+    fewest, most = counts[0], counts[-1]
     axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")
-    axes.annotate(
-        "ideal",
-        (most, most / fewest),
-        xytext=(9, 4),
-        textcoords="offset points",
-        color=GREY,
-    )
-    top = max(most / fewest, *(_gain(one) for one in shown), *(gain for _, gain in reach))
-    axes.set_ylim(0, top * 1.12)
-    span, last = (
-        most - fewest,
-        max(most + 0.85 * (most - fewest), *(cores for cores, _ in reach), 0),
-    )
-    axes.set_xlim(fewest - 0.12 * span, last)  # the lines' labels stand to the right
+    at = (most, most / fewest)
+    axes.annotate("ideal", at, xytext=(9, 4), textcoords="offset points", color=GREY)
+    axes.set_ylim(0, 1.12 * max(at[1], *map(_gain, shown), *(gain for _, gain in reach)))
+    span = most - fewest
+    # The lines' labels stand to the right.
+    axes.set_xlim(fewest - 0.12 * span, max(most + 0.85 * span, *(cores for cores, _ in reach), 0))
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.set_xlabel("cores allocated")
     axes.set_title("Speed-up against the fewest cores of the same series")
     style.quiet_grid(axes)
-
-
-def scaling_parts(data: ReportData) -> list[Part]:
-    shown = data.shown
-    grids = [
-        *titled_table(strong_table(shown), "Strong: the same work on more cores"),
-        *titled_table(weak_table(shown), "Weak: work that grows with the cores"),
-        *titled_table(law_table(shown), "Laws of the speed, fitted"),
-    ]
-    note = " ".join([*describe_peaks(shown), law_note(shown) or ""]).strip()
-    if grids and note:
-        grids.append(Paragraph(note, note=True))
-    prices = data.table.prices if data.table else Prices()
-    priced = [row for one in shown for row in priced_rows(one, prices)]
-    return [
-        *grids,
-        *titled_table(cost_table(shown), "What an epoch costs"),
-        *titled_table(price_table(priced, prices), "At the site's prices"),
-    ]
-
-
-EFFICIENCY_CAPTION: Final = (
-    "Best is the upper right. Large points are medians (a circle: one rank, a square: several), "
-    "small ones single runs. Below, at the same speeds, the price: the band from the cores used up "
-    "to the cores allocated is waste. Along a grey line an epoch costs the same, less than along "
-    "the one to its left. Dashed, with wide rings: the Pareto front of the whole job's time and "
-    "cost."
-)
-SPEEDUP_CAPTION: Final = (
-    "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does as "
-    "much as the first. Bands, where four sizes or more were measured: the law fitted to them, "
-    "with its 95 % interval over the repeats."
-)
-
-
-def build(data: ReportData) -> Section:
-    figures = data.draw(
-        Drawing(
-            "efficiency_speed",
-            "Efficiency against speed",
-            EFFICIENCY_CAPTION,
-            lambda: efficiency_against_speed(data.shown, data.front),
-        ),
-        Drawing(
-            "speedup", "Speed-up over cores", SPEEDUP_CAPTION, lambda: speedup_figure(data.shown)
-        ),
-    )
-    return Section("speed", "What the cores bought", [*figures, *scaling_parts(data)])

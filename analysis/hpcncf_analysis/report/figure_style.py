@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import BytesIO
 from textwrap import fill
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
+from matplotlib.patches import Patch
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#007A5A", "#AA4A84"
 SERIES: Final = [VERMILION, BLUE, GREEN, PURPLE, "#8A6100", "#2A7FA8", "#333333"]
@@ -63,14 +63,13 @@ SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only
     "xtick.color": GREY,
     "ytick.color": GREY,
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "figure.dpi": 100,
 }
 
 
-@contextmanager
-def report_style() -> Iterator[None]:
-    with mpl.rc_context(SETTINGS):
-        yield
+def report_style() -> AbstractContextManager[None]:
+    return mpl.rc_context(SETTINGS)
 
 
 def new_figure(height_in: float) -> Figure:
@@ -110,32 +109,41 @@ def format_thousands(value: float, _position: object = None) -> str:
     return f"{value:g}"
 
 
-def as_svg(figure: Figure, name: str) -> str:
-    """The same figure gives the same text: no date, ids salted with the figure's name."""
-    text = StringIO()
+def legend_above(figure: Figure, colours: Mapping[str, str]) -> None:
+    """What each colour stands for."""
+    figure.legend(
+        handles=[Patch(color=colour, label=name) for name, colour in colours.items()],
+        loc="outside upper left",
+        ncols=3,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.0,
+    )
+
+
+# Format -> what it saves with: the same figure gives the same bytes, and its texts stay texts.
+FORMATS: Final[dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None, "Creator": None}},
+    "png": {"metadata": {"Software": None}, "dpi": 160},
+    "pdf": {"metadata": {"CreationDate": None, "Producer": None}},
+}
+
+
+def save_figure(figure: Figure, name: str, file_format: str) -> bytes:
+    """The figure as a file's content; its ids are salted with its name."""
+    content = BytesIO()
     with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return text.getvalue()
-
-
-def as_pdf(figure: Figure) -> bytes:
-    """For a paper: the same figure gives the same bytes, its texts stay texts."""
-    page = BytesIO()
-    with mpl.rc_context(SETTINGS | {"pdf.fonttype": 42}):
-        figure.savefig(page, format="pdf", metadata={"CreationDate": None, "Producer": None})
-    return page.getvalue()
-
-
-def as_png(figure: Figure) -> bytes:
-    image = BytesIO()
-    with mpl.rc_context(SETTINGS):
-        figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
-    return image.getvalue()
+        figure.savefig(content, format=file_format, **FORMATS[file_format])
+    return content.getvalue()
 
 
 # What a label leaves free around its own kind of point and around a single run's, in points.
 MARKER: Final = 5.0
 DOT: Final = 2.5
+# And around itself, in pixels.
+PADDING: Final = 3.0
+# Where a label's line begins, 0 at its left end and 1 at its right.
+NEAR_END: Final = {"left": 0.0, "center": 0.5, "right": 1.0}
 # Points to the right, left, above and below, then further and further out: (x, y, alignment).
 OFFSETS: Final = [
     (dx * far, dy * far, side)
@@ -152,10 +160,7 @@ OFFSETS: Final = [
     )
 ]
 
-
-# Where a label's line begins, 0 at its left end and 1 at its right.
-NEAR_END: Final = {"left": 0.0, "center": 0.5, "right": 1.0}
-
+Place = tuple[float, float]
 # [box, (x0, y0, x1, y1)] in pixels.
 Boxes = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -171,14 +176,12 @@ class Label:
 
 
 def place_labels(
-    axes: Axes,
-    labels: Sequence[Label],
-    points: Sequence[tuple[float, float]],
-    medians: Sequence[tuple[float, float]] = (),
+    axes: Axes, labels: Sequence[Label], points: Sequence[Place], medians: Sequence[Place] = ()
 ) -> None:
     """Draw every label where it covers least; far ones get a line to their point.
 
-    A label over another's median would name the wrong one: that weighs most. `medians` are those
+    What a label covers counts in square pixels, ten times if it is outside the axes or another's
+    median: over that it would name the wrong one. Of free places the nearest. `medians` are those
     without a label of their own. From the right to the left: those at the edge have the fewest
     places to go.
     """
@@ -186,73 +189,60 @@ def place_labels(
     assert figure is not None
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
-    places = [*((label.x, label.y) for label in labels), *medians]
-    markers = np.array([_around(axes, *place, MARKER).extents for place in places]).reshape(-1, 4)
-    dots = [_around(axes, x, y, DOT).extents for x, y in points]
-    taken = np.array([*markers, *dots]).reshape(-1, 4)
+    markers = _squares(axes, [*((label.x, label.y) for label in labels), *medians], MARKER)
+    taken = np.vstack([markers, _squares(axes, points, DOT)])
+    frame = np.array([axes.get_window_extent().extents])
+    distances = np.array([(abs(dx) + abs(dy)) / 10 for dx, dy, _ in OFFSETS])
     for label in sorted(labels, key=lambda label: label.x, reverse=True):
         boxes = _boxes(axes, label)
-        costs = [
-            _cost(axes, box, at, taken, markers) for box, at in zip(boxes, OFFSETS, strict=True)
-        ]
-        best = costs.index(min(costs))
-        _draw(axes, label, OFFSETS[best])
-        taken = np.vstack([taken, boxes[best].extents])
+        outside = _areas(boxes) - _overlap(boxes, frame)
+        costs = _overlap(boxes, taken) + 10 * (outside + _overlap(boxes, markers)) + distances
+        best = int(costs.argmin())
+        taken = np.vstack([taken, boxes[best]])
+        dx, dy, side = OFFSETS[best]
+        line = {"arrowstyle": "-", "color": label.colour, "lw": 0.8}
+        axes.annotate(
+            label.text,
+            (label.x, label.y),
+            xytext=(dx, dy),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            color=label.colour,
+            arrowprops=line | {"relpos": (NEAR_END[side], 0.5)} if abs(dx) + abs(dy) > 20 else None,
+            bbox={"facecolor": "w", "alpha": 0.85, "edgecolor": "none", "pad": 0.3},
+        )
 
 
-def _around(axes: Axes, x: float, y: float, radius: float) -> Bbox:
-    at = axes.transData.transform((x, y))
+def _squares(axes: Axes, places: Sequence[Place], radius: float) -> Boxes:
+    """A box around each place in data coordinates, its radius in points."""
+    at = axes.transData.transform(np.array(places, dtype=float).reshape(-1, 2))
     half = radius * axes.figure.dpi / 72
-    return Bbox.from_extents(at[0] - half, at[1] - half, at[0] + half, at[1] + half)
+    return np.hstack([at - half, at + half])
 
 
-def _boxes(axes: Axes, label: Label) -> list[Bbox]:
-    """Where the label would stand for each of OFFSETS, in pixels. Its size is measured once: to lay
-    out a text takes longer than all else."""
+def _boxes(axes: Axes, label: Label) -> Boxes:
+    """Where the label would stand for each of OFFSETS. Its size is measured once: to lay out a text
+    takes longer than all else."""
     text = axes.text(label.x, label.y, label.text)
     width, height = text.get_window_extent().size
     text.remove()
     x, y = axes.transData.transform((label.x, label.y))
     pixels = axes.figure.dpi / 72
-    corners = [
-        (x + dx * pixels - NEAR_END[side] * width, y + dy * pixels - height / 2)
-        for dx, dy, side in OFFSETS
-    ]
-    return [Bbox.from_bounds(left, low, width, height).padded(3) for left, low in corners]
+    left = np.array([x + dx * pixels - NEAR_END[side] * width for dx, _, side in OFFSETS])
+    low = np.array([y + dy * pixels - height / 2 for _, dy, _ in OFFSETS])
+    sides = (left - PADDING, low - PADDING, left + width + PADDING, low + height + PADDING)
+    return np.column_stack(sides)
 
 
-def _cost(
-    axes: Axes, box: Bbox, at: tuple[float, float, str], taken: Boxes, markers: Boxes
-) -> float:
-    """Square pixels covered, those outside the axes and of medians ten times.
-
-    Nearer wins where all are free.
-    """
-    frame = np.array([axes.get_window_extent().extents])
-    outside = box.width * box.height - _overlap(box, frame)
-    covered = _overlap(box, taken)
-    return covered + 10 * (outside + _overlap(box, markers)) + (abs(at[0]) + abs(at[1])) / 10
+def _areas(boxes: Boxes) -> Boxes:
+    sides: Boxes = np.clip(boxes[..., 2:] - boxes[..., :2], 0, None)
+    return sides[..., 0] * sides[..., 1]
 
 
-def _overlap(box: Bbox, others: Boxes) -> float:
-    """Square pixels of the box under each of the others, summed."""
-    wide = np.minimum(box.x1, others[:, 2]) - np.maximum(box.x0, others[:, 0])
-    high = np.minimum(box.y1, others[:, 3]) - np.maximum(box.y0, others[:, 1])
-    return float((np.clip(wide, 0, None) * np.clip(high, 0, None)).sum())
-
-
-def _draw(axes: Axes, label: Label, at: tuple[float, float, str]) -> None:
-    dx, dy, side = at
-    far = abs(dx) + abs(dy) > 20
-    line = {"arrowstyle": "-", "color": label.colour, "lw": 0.8, "relpos": (NEAR_END[side], 0.5)}
-    axes.annotate(
-        label.text,
-        (label.x, label.y),
-        xytext=(dx, dy),
-        textcoords="offset points",
-        ha=side,
-        va="center",
-        color=label.colour,
-        arrowprops=line if far else None,
-        bbox={"facecolor": "w", "alpha": 0.85, "edgecolor": "none", "pad": 0.3},
-    )
+def _overlap(boxes: Boxes, others: Boxes) -> Boxes:
+    """Square pixels of each box under each of the others, summed."""
+    lower = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    upper = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    covered: Boxes = _areas(np.concatenate([lower, upper], axis=-1)).sum(axis=1)
+    return covered

@@ -1,7 +1,8 @@
-"""Figures: what they show, that their labels stay apart, and that equal runs give equal bytes."""
+"""Figures: what they show, and that their labels stay apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,42 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from test_configurations import row
+from test_report_sections import rank
 
 from hpcncf.collect.collect import collect
 from hpcncf_analysis.configurations import Configuration, group_configurations
-from hpcncf_analysis.report.figures.style import as_svg, series_colours
+from hpcncf_analysis.report.figure_style import report_style, save_figure, series_colours
 from hpcncf_analysis.report.sections.cores import CoreTrace, core_heatmap, shares
+from hpcncf_analysis.report.sections.ranks import ranks_figure
 from hpcncf_analysis.report.sections.speed import (
     efficiency_against_speed,
-    iso_line_costs,
-    minor_ticks,
+    nice_values,
     speedup_figure,
     work_per_epoch,
 )
 from hpcncf_analysis.report.sections.step import step_time_figure
 
 
-@pytest.fixture
-def demo(tmp_path: Path) -> list[Configuration]:
-    paths = make_results.demo(tmp_path)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Configuration]:
+    paths = make_results.demo(tmp_path_factory.mktemp("demo"))
     make_results.complete(paths)
     return group_configurations(collect(paths).runs)
+
+
+@pytest.fixture(autouse=True)
+def styled() -> Iterator[None]:
+    with report_style():
+        yield
+
+
+@pytest.fixture(scope="module")
+def drawn(demo: list[Configuration]) -> Figure:
+    """The demo's efficiency against its speed."""
+    with report_style():
+        figure = efficiency_against_speed(demo)
+    assert figure is not None
+    return figure
 
 
 def labels(figure: Figure, shown: list[Configuration]) -> list[Annotation]:
@@ -41,16 +58,18 @@ def labels(figure: Figure, shown: list[Configuration]) -> list[Annotation]:
 
 
 def test_every_configuration_is_labelled_and_no_label_covers_another(
-    demo: list[Configuration],
+    demo: list[Configuration], drawn: Figure
 ) -> None:
-    figure = efficiency_against_speed(demo)
-    found = labels(figure, demo)
+    """And every run is a point."""
+    found = labels(drawn, demo)
     assert sorted(text.get_text() for text in found) == sorted(one.label for one in demo)
-    figure.draw_without_rendering()
+    drawn.draw_without_rendering()
     boxes = [Text.get_window_extent(text) for text in found]  # without the line to the point
     assert not any(bool(one.overlaps(other)) for one, other in combinations(boxes, 2))
-    frame = figure.axes[0].get_window_extent()
+    frame = drawn.axes[0].get_window_extent()
     assert all(frame.x0 - 1 <= box.x0 and box.x1 <= frame.x1 + 1 for box in boxes)
+    points = [line for line in drawn.axes[0].lines if line.get_marker() == "."]
+    assert sum(np.size(line.get_xdata()) for line in points) == 18
 
 
 CROWDED = [
@@ -90,37 +109,28 @@ def test_no_label_lies_over_another_configurations_median() -> None:
         assert not any(inside), text.get_text()
 
 
-def test_the_cores_used_can_be_read_between_the_counts() -> None:
-    assert minor_ticks((0.45, 3.0), [1, 2]) == pytest.approx([0.5, 0.7, 1.5])
-    assert minor_ticks((0.15, 6.0), [1, 4]) == pytest.approx([0.2, 0.5, 2, 5])
-
-
-def test_every_run_is_a_point(demo: list[Configuration]) -> None:
-    figure = efficiency_against_speed(demo)
-    points = [line for line in figure.axes[0].lines if line.get_marker() == "."]
-    assert sum(np.size(line.get_xdata()) for line in points) == 18
-
-
-def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None:
+def test_a_figure_shows_equal_costs_waste_efficiencies_above_one_and_the_front(
+    demo: list[Configuration],
+) -> None:
     """At 1 core and 1,000 instances/s an epoch of 10,000 instances costs 10 core-seconds."""
     assert work_per_epoch(demo) == 5 * make_results.TRAIN_ROWS
-    shown = [
-        row(cores=1, instances_per_s=1000.0, instances_per_epoch=10_000, seconds_per_epoch=10.0),
-        row(cores=4, instances_per_s=4000.0, instances_per_epoch=10_000, seconds_per_epoch=2.5),
+    epoch = {"instances_per_epoch": 10_000}
+    rows = [
+        row(cores=1, instances_per_s=1000.0, cpu_efficiency=1.8, **epoch),
+        row(cores=2, instances_per_s=990.0, cores_used=1.95, **epoch),
+        row(cores=4, instances_per_s=4000.0, cores_used=1.3, **epoch),
     ]
-    figure = efficiency_against_speed(group_configurations(shown))
-    (ten,) = [text for text in figure.axes[1].texts if text.get_text() == "10"]
+    one, _, four = shown = group_configurations(rows)
+    figure = efficiency_against_speed(shown, [four, one])
+    upper, lower = figure.axes
+    assert upper.get_ylim()[1] > 1.8
+    (ten,) = [text for text in lower.texts if text.get_text() == "10"]
     assert isinstance(ten, Annotation)
     speed, cores = ten.xy
     assert cores * 10_000 / speed == pytest.approx(10)
-
-
-def test_the_waste_is_reported_beside_its_band() -> None:
-    shown = group_configurations([row(cores=4, cores_used=1.3), row("batched", cores_used=0.95)])
-    figure = efficiency_against_speed(shown)
-    assert [t.get_text() for t in figure.axes[1].texts if "unused" in t.get_text()] == [
-        "2.7 unused"
-    ]
+    assert [t.get_text() for t in lower.texts if "unused" in t.get_text()] == ["2.7 unused"]
+    (line,) = [line for line in lower.lines if line.get_linestyle() == "--"]
+    assert list(zip(*line.get_data(), strict=True)) == [(1000.0, 1.0), (4000.0, 4.0)]
 
 
 def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
@@ -133,21 +143,7 @@ def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
     [(1.5, 30, [2, 5, 10, 20]), (0.04, 0.3, [0.05, 0.1, 0.2]), (3, 4, [])],
 )
 def test_nice_values_between_bounds(low: float, high: float, values: list[float]) -> None:
-    assert iso_line_costs(low, high) == pytest.approx(values)
-
-
-def test_an_efficiency_above_one_is_inside_the_figure() -> None:
-    shown = group_configurations([row(cpu_efficiency=1.8), row("batched")])
-    figure = efficiency_against_speed(shown)
-    assert figure.axes[0].get_ylim()[1] > 1.8
-
-
-def test_a_dashed_line_joins_the_front() -> None:
-    rows = [row(cores=1), row(cores=2, instances_per_s=99.0), row(cores=4, instances_per_s=300.0)]
-    one, _, four = shown = group_configurations(rows)
-    figure = efficiency_against_speed(shown, [four, one])
-    (line,) = [line for line in figure.axes[1].lines if line.get_linestyle() == "--"]
-    assert list(zip(*line.get_data(), strict=True)) == [(100.0, 1.0), (300.0, 4.0)]
+    assert nice_values(low, high) == pytest.approx(values)
 
 
 def test_a_law_is_drawn_where_four_sizes_were_measured_and_not_far_beyond() -> None:
@@ -220,19 +216,23 @@ def test_no_runs_draw_nothing(draw: Any) -> None:
 
 
 def test_the_same_runs_give_the_same_figure_with_its_text_as_text(
-    demo: list[Configuration],
+    demo: list[Configuration], drawn: Figure
 ) -> None:
-    def drawn() -> str:
-        figure = efficiency_against_speed(demo)
-        assert figure is not None
-        return as_svg(figure, "a")
-
-    first = drawn()
-    assert drawn() == first
-    assert "2 ranks × 1 core · vectorized</text>" in first
+    again = efficiency_against_speed(demo)
+    assert again is not None
+    first = save_figure(drawn, "a", "svg")
+    assert save_figure(again, "a", "svg") == first
+    assert "2 ranks × 1 core · vectorized</text>" in first.decode()
 
 
 def test_figures_of_two_series_never_share_a_colour() -> None:
     found = series_colours(["b", "a", "b"])
     assert list(found) == ["a", "b"]
     assert found["a"] != found["b"]
+
+
+def test_one_rank_stands_beside_no_other() -> None:
+    assert ranks_figure([rank(0)], "") is None
+    figure = ranks_figure([rank(0), rank(1)], "two")
+    widths = [bar.get_width() for bar in figure.axes[0].patches[:3]]
+    assert widths == pytest.approx([1, 7, 2])  # input, computing, waiting: all of 10 s

@@ -1,9 +1,8 @@
-"""A run's steps over its time: where they stand, what stood still between them, in which words."""
+"""A run's steps over its time: where they stand, and what stood still between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,17 +12,16 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from test_collect_columns import trained
 from test_configurations import row
+from test_report_sections import material
 
 from hpcncf.records.schema import Batches, Epoch, TrainingRecord
-from hpcncf_analysis.configurations import group_configurations
+from hpcncf_analysis.report.figure_style import report_style
 from hpcncf_analysis.report.sections import timeline
 from hpcncf_analysis.report.sections.timeline import (
     CHECKPOINT,
     EVALUATION,
     FIRST,
     SLOW,
-    Stop,
-    Stretch,
     Timeline,
     timeline_figure,
 )
@@ -89,7 +87,6 @@ def test_the_wait_for_an_epochs_first_batch_is_a_stop_and_no_part_of_a_step() ->
     found = built(record(slow_first, epochs, every=2, pauses=[(1, 0, 0.4)]))
     assert found.seconds(FIRST) == [0.8, 0.3]
     assert found.seconds(SLOW) == []
-    assert found.share(FIRST) == pytest.approx(1.1 / 3.1)
     assert {round(each.step_s, 9) for each in found.stretches} == {0.1}
     assert found.ended_s == pytest.approx(3.1 + 1.5)
 
@@ -172,64 +169,23 @@ def test_nothing_is_lost_and_nothing_overlaps(
     assert found.ended_s == pytest.approx(sum(steps) + 0.75 * len(epochs))
 
 
-STEADY = Timeline([Stretch(0.0, 10.0, 0.1)], [], training_s=10.0, drift=0.02)
-
-
-def seen(*stops: tuple[str, float], **changes: Any) -> str:
-    found = replace(STEADY, stops=[Stop(kind, 0.0, each) for kind, each in stops], **changes)
-    return timeline.describe_timeline("2 cores", found).replace("\u202f", " ")
-
-
-def test_the_pause_of_each_epoch_is_reported_with_its_share() -> None:
-    assert seen((FIRST, 0.2), (FIRST, 0.22), (FIRST, 0.18)) == (
-        "2 cores: each epoch begins with a pause of 0.2 s: 6 % of the training."
-    )
-    assert seen((FIRST, 0.9), (FIRST, 0.05), (FIRST, 0.05)) == (
-        "2 cores: the first epoch begins with a pause of 0.9 s, a later one of 50 ms: 10 % of the "
-        "training."
-    )
-    assert seen((FIRST, 0.9)).startswith("2 cores: the epoch begins with a pause of 0.9 s: 9 %")
-
-
-def test_a_run_without_pauses_is_asked_to_have_none() -> None:
-    none = "2 cores: no pause takes 1 % of the training"
-    assert seen() == seen((FIRST, 0.01), (SLOW, 0.06)) == f"{none}."
-    assert seen((EVALUATION, 0.5), (EVALUATION, 0.5), (CHECKPOINT, 0.2)) == (
-        f"{none}; of the time since the first step 10 % is evaluation and 2 % is checkpoints."
-    )
-    assert seen(drift=0.2) == (
-        f"{none}; steps took 20% longer in the last third than in the first."
-    )
-
-
-def test_single_slow_steps_are_counted_as_far_as_they_are_recorded() -> None:
-    assert seen((SLOW, 0.3), (SLOW, 0.3)) == (
-        "2 cores: 2 single steps of over ten times the median: 6 % of the training."
-    )
-    assert "at least 200 single steps" in seen(*[(SLOW, 0.02)] * 200)
-
-
 def test_the_least_steady_run_is_shown_beside_the_others() -> None:
     """Twice the drift that is steady is less than three times the pauses."""
+    steady = {"step_drift": 0.0, "pause_share": 0.0, "input_share": 0.5}
     runs = [
-        row(run_id="a", step_drift=0.0, pause_share=0.0),
-        row("batched", run_id="b", step_drift=-0.2, pause_share=0.0),
-        row("per_sample", run_id="c", step_drift=0.0, pause_share=0.0, repeat=0),
-        row("per_sample", run_id="d", step_drift=None, pause_share=0.15, repeat=1),
+        row(run_id="a", **steady),
+        row("batched", run_id="b", **steady | {"step_drift": -0.2, "input_share": None}),
+        row("per_sample", run_id="c", **steady | {"input_share": None}),
+        row("per_sample", run_id="d", **steady | {"input_share": None, "pause_share": 0.15}),
     ]
-    shown = group_configurations(runs)
-    by_run = {each["run_id"]: one for one in shown for each in one.rows}
-    found = timeline.select_runs([by_run["a"]], shown)
-    assert {label: each["run_id"] for label, each in found.items()} == {
-        by_run["a"].label: "a",
-        by_run["d"].label: "d",
-    }
-    steady = timeline.select_runs([by_run["a"]], [by_run["a"]])
-    assert [each["run_id"] for each in steady.values()] == ["a"]
+    found = timeline.select_runs(material(runs))
+    assert [each["run_id"] for each in found.values()] == ["a", "d"]
+    assert [each["run_id"] for each in timeline.select_runs(material(runs[:1])).values()] == ["a"]
 
 
 def figure_of(**seen: Timeline) -> Figure:
-    figure = timeline_figure(seen)
+    with report_style():
+        figure = timeline_figure(seen)
     assert figure is not None
     return figure
 
