@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import mul
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.collect.attempt_table import (
@@ -23,17 +24,20 @@ from hpcncf.collect.attempt_table import (
     step_of,
     totals,
 )
-from hpcncf.collect.repeats import mark_outliers
 from hpcncf.collect.resource_columns import MEASURED, measure, warnings
 from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio, reports
 from hpcncf.errors import printable
-from hpcncf.job.plan import Plan, Run, configuration_id
+from hpcncf.job.plan import Run, configuration_id
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.ncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import locked, read_plan
 from hpcncf.records.schema import (
+    Cores,
+    Cpu,
     Epoch,
+    Io,
+    Memory,
     NodeRecord,
     Progress,
     RankRecord,
@@ -51,7 +55,6 @@ from hpcncf.state.status import RunState
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 IDENTITY: Final = (
     "run_id",
@@ -89,29 +92,29 @@ RANK: Final = (
     "ended_at",
     "elapsed_s",
 )
-CORE: Final = (
-    "run_id",
-    "attempt",
-    "node",
-    "node_index",
-    "cpu",
-    "elapsed_s",
-    *(f"{whose}_{what}" for whose in ("busy", "ours", "others") for what in ("mean", "peak")),
-)
-EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
-RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
-FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
+NODE: Final = ("run_id", "attempt", "node", "node_index")
+WHOSE: Final = ("busy", "ours", "others")
+RANK_PARTS: Final[dict[str, type[RecordPart]]] = {
+    "cores": Cores,
+    "cpu": Cpu,
+    "memory": Memory,
+    "io": Io,
+}
 TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
-SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
-
-
 TRAINING_SCALARS: Final = [n for n in TrainingRecord.model_fields if n not in TRAINING_LISTS]
-
-
-def _fields(kind: Any) -> list[str]:
-    assert issubclass(kind, RecordPart)
-    return list(kind.model_fields)
-
+SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
+# What an attempt's folder may hold; any other JSON file there is foreign.
+KNOWN: Final = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
+# Text that a spreadsheet would take for a formula.
+FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
+# Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993): modified z-scores above 3.5. The
+# other factor makes the MAD of normal values their standard deviation: its 0.75 quantile.
+FAR: Final = 3.5
+NORMAL: Final = 0.6745
+# Repeats that agree to a per cent have a tiny MAD: nearer than this to the median is no outlier.
+NEAR: Final = 0.05
+# Of two repeats either may be the odd one.
+FEWEST_REPEATS: Final = 3
 
 COLUMNS: Final[dict[str, list[str]]] = {
     "runs": [
@@ -135,18 +138,18 @@ COLUMNS: Final[dict[str, list[str]]] = {
     "attempts": list(ATTEMPT),
     "ranks": [
         *RANK,
-        *(
-            f"{part}_{name}"
-            for part in RANK_PARTS
-            for name in _fields(RankRecord.model_fields[part].annotation)
-        ),
+        *(f"{part}_{name}" for part, kind in RANK_PARTS.items() for name in kind.model_fields),
         *TRAINING_SCALARS,
         *(f"{phase}_s" for phase in PHASES_TRAINED),
         *(f"sync_{name}" for name in SYNC),
         "warnings",
     ],
-    "cores": list(CORE),
-    "epochs": list(EPOCH),
+    "cores": [
+        *NODE,
+        *("cpu", "elapsed_s"),
+        *(f"{whose}_{what}" for whose in WHOSE for what in ("mean", "peak")),
+    ],
+    "epochs": ["run_id", "attempt", *Epoch.model_fields],
 }
 
 
@@ -181,7 +184,11 @@ def run_row(
             "command": " ".join(run.words) or None,
             "remedies": str(run.remedies) or None,
             "by_hand": run.by_hand,
-            "quality": _quality(run),
+            "quality": (
+                None
+                if isinstance(run.workload, str)
+                else f"{run.workload.quality}:{run.workload.better}"
+            ),
         }
         | settings(run, ranks)
         | {
@@ -193,12 +200,6 @@ def run_row(
         | totals(tried)
         | {"warnings": warnings(ranks, figures) + silent(tried)}
     )
-
-
-def _quality(run: Run) -> str | None:
-    """`loss:lower`: the figure of a command that is its quality, and which values are better."""
-    workload = run.workload
-    return None if isinstance(workload, str) else f"{workload.quality}:{workload.better}"
 
 
 def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
@@ -238,11 +239,10 @@ def rank_row(record: RankRecord) -> Row:
     row = {name: getattr(record, name) for name in RANK}
     if record.error:
         row["error"] = f"{record.error.get('type')}: {record.error.get('message')}"
-    for part in RANK_PARTS:
+    for part, kind in RANK_PARTS.items():
         values = getattr(record, part)
-        row |= {f"{part}_{name}": getattr(values, name) for name in type(values).model_fields}
-    if record.training:
-        training = record.training
+        row |= {f"{part}_{name}": getattr(values, name) for name in kind.model_fields}
+    if training := record.training:
         row |= {name: getattr(training, name) for name in TRAINING_SCALARS}
         row |= {f"{phase}_s": getattr(training.phases, f"{phase}_s") for phase in PHASES_TRAINED}
         row |= {f"sync_{name}": getattr(training.sync, name, None) for name in SYNC}
@@ -263,35 +263,18 @@ def epoch_rows(ranks: Sequence[RankRecord]) -> Iterator[Row]:
 
 
 def core_rows(node: NodeRecord) -> Iterator[Row]:
-    """One CPU's busy share, ours and others': mean over time, and its highest window."""
+    """One CPU's busy share, ours and others': its highest window, and the mean over time, weighted
+    by the windows' lengths, for they widen as a run grows."""
+    elapsed_s = sum(node.length_s)
     for cpu, busy, ours in zip(node.cpus, node.busy, node.ours, strict=False):
         # No max(): of thousands of cores with hundreds of windows its call took half of `collect`.
         others = [b - own if b > own else 0.0 for b, own in zip(busy, ours, strict=False)]
-        yield {
-            "run_id": node.run_id,
-            "attempt": node.attempt,
-            "node": node.node,
-            "node_index": node.node_index,
-            "cpu": cpu,
-            "elapsed_s": sum(node.length_s),
-            **{
-                f"{name}_{what}": value
-                for name, shares in (("busy", busy), ("ours", ours), ("others", others))
-                for what, value in (
-                    ("mean", _mean(shares, node.length_s)),
-                    ("peak", max(shares, default=None)),
-                )
-            },
-        }
-
-
-def _mean(shares: Sequence[float], lengths: Sequence[float]) -> float | None:
-    """Weighted by the windows' lengths: they widen as a run grows."""
-    return ratio(sum(map(mul, shares, lengths)), sum(lengths))
-
-
-# What an attempt's folder may hold; any other JSON file there is foreign.
-KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
+        row: Row = {name: getattr(node, name) for name in NODE}
+        row |= {"cpu": cpu, "elapsed_s": elapsed_s}
+        for whose, shares in zip(WHOSE, (busy, ours, others), strict=True):
+            row[f"{whose}_mean"] = ratio(sum(map(mul, shares, node.length_s)), elapsed_s)
+            row[f"{whose}_peak"] = max(shares, default=None)
+        yield row
 
 
 @dataclass(frozen=True)
@@ -353,8 +336,11 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
     and to read them again takes as long as once.
     """
     plan = read_plan(paths)
+    planned = {run.id for run in plan.runs}
+    folders = sorted((paths.folder / "runs").glob("*"))
+    foreign = [f"{path}: not a run of this plan" for path in folders if path.name not in planned]
     known, problems = Datasets(), list[str]()
-    found = Collected(plan.job, [], [], [], [], [], _foreign_folders(paths, plan), problems)
+    found = Collected(plan.job, [], [], [], [], [], foreign, problems)
     states = status.states(paths, plan)
     attempts = {state.run.id: _attempts(paths, state) for state in states}
     claims = [attempt.claim for each in attempts.values() for attempt in each]
@@ -362,15 +348,14 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
     slurm = accounts(jobs, problems)
     for state in states:
         run = state.run
-        rows = [
-            attempt_row(run, one, step_of(one, slurm), _nodes_of_killed(paths, run, one))
-            for one in attempts[run.id]
-        ]
-        ranks, nodes = _add(found, paths, state, known, rows)
+        tried = []
+        for one in attempts[run.id]:
+            files = paths.run(run.id).attempt(one.number).node_records() if killed(one) else []
+            tried.append(attempt_row(run, one, step_of(one, slurm), _nodes(files, run.id, [])))
+        ranks, nodes = _add(found, paths, state, known, tried)
         if seen and ranks:
-            seen(state.run, ranks, nodes)
-    skipped = [*found.skipped, *known.unread]
-    return replace(found, runs=mark_outliers(found.runs), skipped=skipped)
+            seen(run, ranks, nodes)
+    return replace(found, runs=mark_outliers(found.runs), skipped=[*found.skipped, *known.unread])
 
 
 def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
@@ -390,12 +375,6 @@ def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
     return [*(replace(read_attempts(files, RankRecord), alive=False) for files in earlier), known]
 
 
-def _nodes_of_killed(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
-    if not killed(attempt):
-        return []
-    return _nodes(paths.run(run.id).attempt(attempt.number).node_records(), run.id, [])
-
-
 class Datasets:
     """Outlines of the prepared folders, each read once."""
 
@@ -409,23 +388,14 @@ class Datasets:
         if run.data is None:
             return None
         if run.data.path not in self._read:
-            self._read[run.data.path] = self._outline(Path(run.data.path))
+            self._read[run.data.path] = None
+            try:
+                if is_prepared(Path(run.data.path)):
+                    self._read[run.data.path] = read_outline(Path(run.data.path))
+            except DataError as error:
+                self.unread.append(str(error))
         found = self._read[run.data.path]
         return found if found and run.data_key in (None, found.key) else None
-
-    def _outline(self, folder: Path) -> Outline | None:
-        try:
-            return read_outline(folder) if is_prepared(folder) else None
-        except DataError as error:
-            self.unread.append(str(error))
-            return None
-
-
-def _foreign_folders(paths: ResultPaths, plan: Plan) -> list[str]:
-    """Folders among the runs that the plan does not know."""
-    planned = {run.id for run in plan.runs}
-    folders = sorted((paths.folder / "runs").glob("*"))
-    return [f"{path}: not a run of this plan" for path in folders if path.name not in planned]
 
 
 def _add(
@@ -439,7 +409,11 @@ def _add(
     if state.attempt is not None:
         attempt = paths.run(state.run.id).attempt(state.attempt)
         nodes = _nodes(attempt.node_records(), state.run.id, skipped)
-        skipped += _foreign(attempt.folder)
+        skipped += [
+            f"{path}: not a file of a run"
+            for path in sorted(attempt.folder.glob("*.json"))
+            if not KNOWN.fullmatch(path.name) and not path.name.startswith(".")
+        ]
     found.skipped.extend(skipped)
     found.runs.append(run_row(state, ranks, nodes, known.of(state.run), tried))
     found.attempts.extend(tried)
@@ -478,12 +452,48 @@ def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeR
     return found
 
 
-def _foreign(folder: Path) -> list[str]:
-    return [
-        f"{path}: not a file of a run"
-        for path in sorted(folder.glob("*.json"))
-        if not KNOWN.fullmatch(path.name) and not path.name.startswith(".")
-    ]
+def mark_outliers(runs: Sequence[Row]) -> list[Row]:
+    """The runs, with `outlier` and a warning on those whose speed is far from their repeats'.
+
+    Of commands that report no speed, the elapsed time counts.
+    """
+    grouped: dict[str, list[Row]] = defaultdict(list)
+    for row in runs:
+        if row["state"] == "completed" and not row["retired"]:
+            grouped[row["config"]].append(row)
+    found: dict[str, tuple[float, str]] = {}
+    for repeats in grouped.values():
+        for column, figure in (("instances_per_s", "speed"), ("elapsed_s", "elapsed time")):
+            if all((row.get(column) or 0.0) > 0 for row in repeats):
+                far = outliers({row["run_id"]: row[column] for row in repeats})
+                found |= {run: (times, figure) for run, times in far.items()}
+                break
+    marked = []
+    for row in runs:
+        times, figure = found.get(row["run_id"], (None, ""))
+        warnings = row["warnings"]
+        if times is not None:
+            text = f"an outlier: its {figure} is {times:.2f} times the median of its repeats"
+            warnings = [*warnings, f"{text} (modified z-score beyond {FAR:g})"]
+        marked.append(row | {"outlier": times, "warnings": warnings})
+    return marked
+
+
+def outliers(values: Mapping[str, float]) -> dict[str, float]:
+    """Run -> its value over the median, of the runs far from it; values are above 0.
+
+    Far is a modified z-score, 0.6745 (x - median) / MAD, beyond 3.5 and more than 5 % away. None of
+    fewer than three.
+    """
+    if len(values) < FEWEST_REPEATS:
+        return {}
+    middle = median(values.values())
+    spread = median(abs(value - middle) for value in values.values())
+    return {
+        run: value / middle
+        for run, value in values.items()
+        if NORMAL * abs(value - middle) > FAR * spread and abs(value / middle - 1) > NEAR
+    }
 
 
 def write(found: Collected, paths: ResultPaths) -> list[Path]:
@@ -545,5 +555,4 @@ def _cell(value: Any) -> Any:
     elif isinstance(value, list | tuple):
         value = "; ".join(str(part) for part in value)
     text = printable(str(value))
-    # A spreadsheet would compute it.
     return f"'{text}" if FORMULA.match(text) else text

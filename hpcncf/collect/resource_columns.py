@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import compress
+from operator import mul
 from typing import Any, Final, TypeGuard
 
 from hpcncf.collect.training_columns import (
@@ -18,6 +20,7 @@ from hpcncf.collect.training_columns import (
     ratio,
     training_time,
     unsteady,
+    windows_within,
 )
 from hpcncf.job.plan import Run
 from hpcncf.records.schema import Gpu, NodeRecord, RankEnd, RankRecord, Reported
@@ -116,36 +119,36 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-WAITS: Final = (
-    "runnable_mean",
-    "runqueue_s",
-    "throttled_s",
-    "iowait_s",
-    "blocked_s",
-    "io_pressure_s",
-    "memory_pressure_s",
-    "major_faults",
-    "swap_peak_mib",
-)
+# Column -> where a rank's record holds it: summed over the ranks, but of the pressures the highest,
+# and `throttled_s` once for each node, since its ranks share the job's cgroup.
+WAITS: Final[dict[str, Callable[[RankRecord], float | None]]] = {
+    "runnable_mean": lambda record: record.cpu.runnable_mean,
+    "runqueue_s": lambda record: record.cpu.runqueue_s,
+    "throttled_s": lambda record: record.cpu.throttled_s,
+    "iowait_s": lambda record: record.cpu.iowait_s,
+    "blocked_s": lambda record: record.io.blocked_s,
+    "io_pressure_s": lambda record: record.io.pressure_s,
+    "memory_pressure_s": lambda record: record.memory.pressure_s,
+    "major_faults": lambda record: record.memory.major_faults,
+    "swap_peak_mib": lambda record: record.memory.swap_peak_mib,
+}
 
 
 def columns_waits(ranks: Sequence[RankRecord]) -> Row:
     """All of WAITS; each None if a rank's record lacks it, as those of older versions."""
-
-    def known(value: Callable[[RankRecord], float | None]) -> list[float] | None:
-        return all_or_none(value(record) for record in ranks)
-
-    return {
-        "runnable_mean": _sum(known(lambda r: r.cpu.runnable_mean)),
-        "runqueue_s": _sum(known(lambda r: r.cpu.runqueue_s)),
-        "throttled_s": _over_nodes(ranks, known(lambda r: r.cpu.throttled_s)),
-        "iowait_s": _sum(known(lambda r: r.cpu.iowait_s)),
-        "blocked_s": _sum(known(lambda r: r.io.blocked_s)),
-        "io_pressure_s": max(known(lambda r: r.io.pressure_s) or (), default=None),
-        "memory_pressure_s": max(known(lambda r: r.memory.pressure_s) or (), default=None),
-        "major_faults": _sum(known(lambda r: r.memory.major_faults)),
-        "swap_peak_mib": _sum(known(lambda r: r.memory.swap_peak_mib)),
-    }
+    row: Row = {}
+    for name, read in WAITS.items():
+        known = all_or_none(map(read, ranks))
+        if not known:
+            row[name] = None
+        elif name == "throttled_s":
+            nodes: dict[int, float] = defaultdict(float)
+            for record, value in zip(ranks, known, strict=True):
+                nodes[record.node_index] = max(nodes[record.node_index], value)
+            row[name] = sum(nodes.values())
+        else:
+            row[name] = max(known) if name.endswith("pressure_s") else sum(known)
+    return row
 
 
 def all_or_none(values: Iterable[float | None]) -> list[float] | None:
@@ -155,18 +158,10 @@ def all_or_none(values: Iterable[float | None]) -> list[float] | None:
     return known if len(known) == len(found) else None
 
 
-def _sum(values: list[float] | None) -> float | None:
-    return sum(values) if values else None
-
-
-def _over_nodes(ranks: Sequence[RankRecord], values: list[float] | None) -> float | None:
-    """The ranks of a node share its job's cgroup: the largest counts, once for each node."""
-    if not values:
-        return None
-    nodes: dict[int, float] = defaultdict(float)
-    for record, value in zip(ranks, values, strict=True):
-        nodes[record.node_index] = max(nodes[record.node_index], value)
-    return sum(nodes.values())
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None unless every one is known."""
+    known = all_or_none(values)
+    return sum(known) if known else None
 
 
 PACKED: Final = ("pack", "pack_runs", "pack_mps", "worked_from", "worked_to")
@@ -178,8 +173,7 @@ def columns_packed(ranks: Sequence[RankRecord]) -> Row:
     pack = next((record.packed for record in ranks if record.packed), None)
     began, ended = training_time(ranks)
     if not ended:
-        began = min(_moment(record.started_at) for record in ranks)
-        ended = max(_moment(record.ended_at) for record in ranks)
+        began, ended = (moment.timestamp() for moment in _start_and_end(ranks))
     return {
         "pack": " ".join(pack.runs) if pack else None,
         "pack_runs": len(pack.runs) if pack else 1,
@@ -189,8 +183,12 @@ def columns_packed(ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def _moment(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+def _start_and_end(ranks: Sequence[RankEnd]) -> tuple[datetime, datetime]:
+    """The first rank's start and the last one's end."""
+    return (
+        min(datetime.fromisoformat(record.started_at) for record in ranks),
+        max(datetime.fromisoformat(record.ended_at) for record in ranks),
+    )
 
 
 GPUS: Final = (
@@ -220,22 +218,24 @@ def columns_gpus(
 ) -> Row:
     """All of GPUS, None if there was no GPU or NVML has no figure.
 
-    `training`: its begin and end in seconds since 1970, for the energy of an epoch.
+    `training`: its begin and end in seconds since 1970. The energy of an epoch is the mean power of
+    all GPUs over the windows within, times its seconds; runs that share a GPU have even parts.
     """
     row: Row = dict.fromkeys(GPUS)
+    shape = run.resources
     seen = [gpu for node in nodes for gpu in node.gpus or []]
-    count = len(seen) if run.by_hand else run.resources.gpus_per_node * run.resources.nodes
+    count = len(seen) if run.by_hand else shape.gpus_per_node * shape.nodes
     if count == 0:
         return row
-    share = count / run.resources.runs_per_gpu
-    row |= {"gpus": count, "gpu_hours": share * elapsed_s / 3600}
+    row |= {"gpus": count, "gpu_hours": count / shape.runs_per_gpu * elapsed_s / 3600}
     if not seen:
         return row
-    energy_j = _energy_j(seen)
+    energy_j = _sum(joules for gpu in seen for joules in gpu.energy_j)
     watched_s = sum(sum(node.length_s) * len(node.gpus or []) for node in nodes)
-    throttled = {reason: mean(nodes, _throttle_reason(reason)) for reason in seen[0].throttled}
-    known = {reason: share for reason, share in throttled.items() if share is not None}
-    most = max(known, key=lambda reason: known[reason], default=None)
+    power_w = _sum(power for node in nodes for power in _powers_w(node, *training))
+    shares = {reason: mean(nodes, _throttle_reason(reason)) for reason in seen[0].throttled}
+    throttled = {reason: share for reason, share in shares.items() if share is not None}
+    most = max(throttled, key=lambda reason: throttled[reason], default=None)
     return row | {
         "gpu_busy": mean(nodes, lambda gpu: gpu.busy),
         "gpu_ours": mean(nodes, lambda gpu: gpu.ours),
@@ -245,11 +245,13 @@ def columns_gpus(
         "gpu_sm_mhz": mean(nodes, lambda gpu: gpu.sm_mhz),
         "gpu_power_w": None if energy_j is None else ratio(energy_j, watched_s),
         "gpu_energy_j": energy_j,
-        "gpu_j_per_epoch": _j_per_epoch(
-            nodes, seconds_per_epoch, training, run.resources.runs_per_gpu
+        "gpu_j_per_epoch": (
+            None
+            if power_w is None or seconds_per_epoch is None
+            else power_w * seconds_per_epoch / shape.runs_per_gpu
         ),
-        "gpu_throttled": known[most] if most else None,
-        "gpu_throttled_by": most if most and known[most] else None,
+        "gpu_throttled": throttled[most] if most else None,
+        "gpu_throttled_by": most if most and throttled[most] else None,
         "gpu_model": ", ".join(dict.fromkeys(gpu.name for gpu in seen)),
     }
 
@@ -270,36 +272,12 @@ def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
     return ratio(sum(part for part, _ in known), sum(length for _, length in known))
 
 
-def _energy_j(gpus: Sequence[Gpu]) -> float | None:
-    return _sum(all_or_none(joules for gpu in gpus for joules in gpu.energy_j))
-
-
-def _j_per_epoch(
-    nodes: Sequence[NodeRecord],
-    seconds_per_epoch: float | None,
-    training: tuple[float, float],
-    runs_per_gpu: int,
-) -> float | None:
-    """Mean power of all GPUs over the windows within the training, times an epoch's seconds; of
-    runs that share them, each its even part."""
-    if seconds_per_epoch is None:
-        return None
-    power_w = _sum(all_or_none(power for node in nodes for power in _powers_w(node, *training)))
-    return None if power_w is None else power_w * seconds_per_epoch / runs_per_gpu
-
-
 def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | None]:
-    """Mean power of each of the node's GPUs between two moments."""
-    from_s = datetime.fromisoformat(node.started_at).timestamp()
-    inside = [
-        at
-        for at, (start, length) in enumerate(zip(node.start_s, node.length_s, strict=True))
-        if began <= from_s + start and from_s + start + length <= ended
-    ]
-    length_s = sum(node.length_s[at] for at in inside)
+    """Mean power of each of the node's GPUs over the windows between two moments."""
+    inside = windows_within(node, began, ended)
     for gpu in node.gpus or []:
-        known = all_or_none(gpu.energy_j[at] for at in inside)
-        yield None if known is None else ratio(sum(known), length_s)
+        known = all_or_none(compress(gpu.energy_j, inside))
+        yield None if known is None else ratio(sum(known), sum(compress(node.length_s, inside)))
 
 
 # Of the nodes, whoever caused it: MiB/s, mean over time, all nodes.
@@ -409,8 +387,7 @@ def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:
 
 def elapsed(ranks: Sequence[RankEnd]) -> float:
     """Seconds from the first rank's start to the last one's end."""
-    started = min(datetime.fromisoformat(record.started_at) for record in ranks)
-    ended = max(datetime.fromisoformat(record.ended_at) for record in ranks)
+    started, ended = _start_and_end(ranks)
     return (ended - started).total_seconds()
 
 
@@ -422,25 +399,19 @@ def usable(ranks: Sequence[RankEnd]) -> float:
     nodes: dict[int, list[RankEnd]] = defaultdict(list)
     for record in ranks:
         nodes[record.node_index].append(record)
-    return sum(_usable_on_node(records) for records in nodes.values())
-
-
-def _usable_on_node(ranks: Sequence[RankEnd]) -> float:
-    cpus = {cpu for record in ranks for cpu in record.cores.cpus}
-    quotas = [record.cores.quota for record in ranks if record.cores.quota is not None]
-    return min(len(cpus), max(quotas)) if len(quotas) == len(ranks) else float(len(cpus))
+    total = 0.0
+    for records in nodes.values():
+        cpus = {cpu for record in records for cpu in record.cores.cpus}
+        quotas = all_or_none(record.cores.quota for record in records)
+        total += min(len(cpus), max(quotas)) if quotas else len(cpus)
+    return total
 
 
 def peak(ranks: Sequence[RankRecord]) -> float | None:
     """The ranks' peaks weighted by their cores: an upper bound, they need not coincide."""
-    weighted = [
-        record.cpu.efficiency_peak * record.cores.allocated
-        for record in ranks
-        if record.cpu.efficiency_peak is not None
-    ]
-    if len(weighted) < len(ranks):
-        return None
-    return ratio(sum(weighted), sum(record.cores.allocated for record in ranks))
+    known = all_or_none(record.cpu.efficiency_peak for record in ranks)
+    cores = [record.cores.allocated for record in ranks]
+    return ratio(sum(map(mul, known, cores)), sum(cores)) if known else None
 
 
 def memory_peak(ranks: Sequence[RankRecord]) -> float:

@@ -1,4 +1,8 @@
-"""Columns of speed, phases, quality and steadiness."""
+"""Columns of speed, phases, quality and steadiness.
+
+Times are those of the run's last attempt alone: the work of an earlier one, perhaps on another
+node, is in its checkpoint but not in this one's speed. Quality is the model's, however trained.
+"""
 
 from __future__ import annotations
 
@@ -11,150 +15,19 @@ from typing import Any, Final
 
 from hpcncf.job.plan import Run
 from hpcncf.monitor.memory_growth import steady
-from hpcncf.records.schema import (
-    Epoch,
-    NodeRecord,
-    Phases,
-    Progress,
-    RankRecord,
-    TrainingRecord,
-)
+from hpcncf.records.schema import Epoch, NodeRecord, Phases, Progress, RankRecord, TrainingRecord
+
+Row = dict[str, Any]
 
 # The series must hold this share of the ranks' CPU time, or it misses some of the ranks.
 COVERED: Final = 0.9
 # More metrics of a command do not fit a line.
 REPORTS_SHOWN: Final = 5
-
-
-def ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
-
-
-def efficiency_in_training(
-    ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]
-) -> float | None:
-    """CPU efficiency over the windows between the slowest rank's first step and its last.
-
-    Start-up (imports, joining the group, loading) is left out; evaluation is not. None where no
-    whole window lies there, or where the nodes' series missed some of the ranks.
-    """
-    if not nodes or not _cover(ranks, nodes):
-        return None
-    cpu_s = length_s = 0.0
-    for node in nodes:
-        within = in_training(ranks, node)
-        allocated = sum(r.cores.allocated for r in ranks if r.node_index == node.node_index)
-        cpu_s += sum(compress(node.tree_cpu_s, within))
-        length_s += sum(compress(node.length_s, within)) * allocated
-    return ratio(cpu_s, length_s)
-
-
-def in_training(ranks: Sequence[RankRecord], node: NodeRecord) -> list[bool]:
-    """Of each window of the node's series, whether it lies whole between the slowest rank's first
-    step and its last."""
-    began, ended = training_time(ranks)
-    offset = datetime.fromisoformat(node.started_at).timestamp()
-    return [
-        began <= offset + start and offset + start + length <= ended
-        for start, length in zip(node.start_s, node.length_s, strict=False)
-    ]
-
-
-def _cover(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> bool:
-    seen = sum(sum(node.tree_cpu_s) for node in nodes)
-    return seen >= COVERED * sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
-
-
-def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
-    """First step to last, all ranks at it, in seconds since 1970; empty without training."""
-    began, ended = 0.0, 0.0
-    for record in ranks:
-        if record.training is None:
-            return 0.0, 0.0
-        part = record.training
-        first = datetime.fromisoformat(record.started_at).timestamp() + part.startup_s
-        spent = part.training_s + part.evaluation_s + part.checkpoint_s
-        began, ended = max(began, first), max(ended, first + spent)
-    return began, ended
-
-
-def memory_growth(nodes: Sequence[NodeRecord], begun_s: float = 0.0) -> float | None:
-    """MiB by which the anonymous memory of the run's processes grew steadily, on the node where it
-    was most; None where on none it did."""
-    found = [
-        steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib, begun_s)
-        for node in nodes
-        if node.anonymous_mib
-    ]
-    return max((each.mib for each in found if each), default=None)
-
-
-def others_cores(nodes: Sequence[NodeRecord]) -> float | None:
-    """Cores' worth of the run's CPUs that other processes used, mean over time, all nodes."""
-    means = [
-        ratio(sum(map(mul, node.others_cores, node.length_s)), sum(node.length_s)) for node in nodes
-    ]
-    known = [mean for mean in means if mean is not None]
-    return sum(known) if known else None
-
-
-STEADY: Final = ("step_drift", "pause_share")
 # As pyperf calls results unstable whose standard deviation is 10 % of the mean.
 DRIFTED: Final = 0.1
 PAUSED: Final = 0.05
 # Thirds of fewer entries say nothing.
 FEWEST: Final = 9
-
-
-def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
-    """STEADY, of the rank in which each is furthest from 0; None where too little is known."""
-    drifts = [drift(part) for part in trained]
-    pauses = [pause_share(part) for part in trained]
-    return {
-        "step_drift": max((one for one in drifts if one is not None), key=abs, default=None),
-        "pause_share": max((one for one in pauses if one is not None), default=None),
-    }
-
-
-def drift(part: TrainingRecord) -> float | None:
-    """The median step of the last third over that of the first, less 1; warm-up steps left out."""
-    seconds = part.batches.seconds[-(-part.warmup_steps // part.batches.every) :]
-    if len(seconds) < FEWEST:
-        return None
-    third = len(seconds) // 3
-    first = median(seconds[:third])
-    return median(seconds[-third:]) / first - 1 if first > 0 else None
-
-
-def pause_share(part: TrainingRecord) -> float | None:
-    """Of the counted time, what steps over ten times the median (and over 50 ms) took."""
-    return ratio(sum(each["seconds"] for each in part.batches.pauses), part.counted_s)
-
-
-def pace(drifted: float | None) -> str:
-    """A drift beyond `DRIFTED` in words; empty for a smaller one."""
-    if drifted is None or abs(drifted) <= DRIFTED:
-        return ""
-    how = "longer" if drifted > 0 else "shorter"
-    return f"steps took {abs(drifted):.0%} {how} in the last third than in the first"
-
-
-def unsteady(row: Mapping[str, Any]) -> list[str]:
-    """Reasons why a run has no one speed; empty for a steady run."""
-    drifted, paused = row["step_drift"], row["pause_share"]
-    found = [f"unsteady: {pace(drifted)}"] if pace(drifted) else []
-    if paused is not None and paused > PAUSED:
-        found.append(
-            f"unsteady: {paused:.0%} of the steps' time went to single steps of over ten times the "
-            "median"
-        )
-    return found
-
-
-# Times are those of the run's last attempt alone: the work of an earlier one, perhaps on another
-# node, is in its checkpoint but not in this one's speed. Quality is the model's, however trained.
-
-Row = dict[str, Any]
 
 PHASES_TRAINED: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 SYNC: Final = ("sync_over", "sync_ms_per_step", "sync_bytes_per_step")
@@ -174,7 +47,8 @@ TRAINED: Final = (
     *EVALUATION,
     *(f"{phase}_share" for phase in PHASES_TRAINED),
     *SYNC,
-    *STEADY,
+    "step_drift",
+    "pause_share",
     "parameters",
     "warmup_steps",
     "loss",
@@ -195,18 +69,138 @@ TRAINED: Final = (
 )
 
 
+def ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def efficiency_in_training(
+    ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]
+) -> float | None:
+    """CPU efficiency over the windows between the slowest rank's first step and its last.
+
+    Start-up (imports, joining the group, loading) is left out; evaluation is not. None if no whole
+    window lies there, or if the nodes' series missed some of the ranks.
+    """
+    seen_s = sum(sum(node.tree_cpu_s) for node in nodes)
+    spent_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
+    if not nodes or seen_s < COVERED * spent_s:
+        return None
+    cpu_s = length_s = 0.0
+    for node in nodes:
+        within = in_training(ranks, node)
+        allocated = sum(r.cores.allocated for r in ranks if r.node_index == node.node_index)
+        cpu_s += sum(compress(node.tree_cpu_s, within))
+        length_s += sum(compress(node.length_s, within)) * allocated
+    return ratio(cpu_s, length_s)
+
+
+def in_training(ranks: Sequence[RankRecord], node: NodeRecord) -> list[bool]:
+    """For each window of the node's series, whether all of it is in the `training_time`."""
+    return windows_within(node, *training_time(ranks))
+
+
+def windows_within(node: NodeRecord, began: float, ended: float) -> list[bool]:
+    """For each window of the node's series, whether all of it is between two moments."""
+    offset = datetime.fromisoformat(node.started_at).timestamp()
+    return [
+        began <= offset + start and offset + start + length <= ended
+        for start, length in zip(node.start_s, node.length_s, strict=False)
+    ]
+
+
+def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
+    """The slowest rank's first step and its last, in seconds since 1970; empty without training."""
+    began, ended = 0.0, 0.0
+    for record in ranks:
+        if record.training is None:
+            return 0.0, 0.0
+        part = record.training
+        first = datetime.fromisoformat(record.started_at).timestamp() + part.startup_s
+        spent = part.training_s + part.evaluation_s + part.checkpoint_s
+        began, ended = max(began, first), max(ended, first + spent)
+    return began, ended
+
+
+def memory_growth(nodes: Sequence[NodeRecord], begun_s: float = 0.0) -> float | None:
+    """MiB by which the anonymous memory of the run's processes grew steadily, on the node where it
+    was most; None if it grew on none."""
+    found = [
+        steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib, begun_s)
+        for node in nodes
+        if node.anonymous_mib
+    ]
+    return max((each.mib for each in found if each), default=None)
+
+
+def others_cores(nodes: Sequence[NodeRecord]) -> float | None:
+    """Cores' worth of the run's CPUs that other processes used, mean over time, all nodes."""
+    means = [
+        ratio(sum(map(mul, node.others_cores, node.length_s)), sum(node.length_s)) for node in nodes
+    ]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) if known else None
+
+
+def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
+    """`step_drift` and `pause_share`, of the rank in which each is furthest from 0; None if too
+    little is known.
+
+    A pause is a step over ten times the median (and over 50 ms); its share is of the counted time.
+    """
+    drifts = [known for part in trained if (known := drift(part)) is not None]
+    pauses = [
+        share
+        for part in trained
+        if (share := ratio(sum(each["seconds"] for each in part.batches.pauses), part.counted_s))
+        is not None
+    ]
+    return {
+        "step_drift": max(drifts, key=abs, default=None),
+        "pause_share": max(pauses, default=None),
+    }
+
+
+def drift(part: TrainingRecord) -> float | None:
+    """The median step of the last third over that of the first, less 1; warm-up steps left out."""
+    seconds = part.batches.seconds[-(-part.warmup_steps // part.batches.every) :]
+    if len(seconds) < FEWEST:
+        return None
+    third = len(seconds) // 3
+    first = median(seconds[:third])
+    return median(seconds[-third:]) / first - 1 if first > 0 else None
+
+
+def unsteady(row: Mapping[str, Any]) -> list[str]:
+    """Reasons why a run has no one speed; empty for a steady run."""
+    drifted, paused = row["step_drift"], row["pause_share"]
+    found = []
+    if drifted is not None and abs(drifted) > DRIFTED:
+        how = "longer" if drifted > 0 else "shorter"
+        found.append(
+            f"unsteady: steps took {abs(drifted):.0%} {how} in the last third than in the first"
+        )
+    if paused is not None and paused > PAUSED:
+        found.append(
+            f"unsteady: {paused:.0%} of the steps' time went to single steps of over ten times the "
+            "median"
+        )
+    return found
+
+
 def figures_trained(
     run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None
 ) -> Row:
     """All of TRAINED; each None unless every rank trained.
 
-    `full_epoch`: the instances of a whole epoch, where the data is known.
+    `full_epoch`: the instances of a whole epoch, if the data is known.
     """
     trained = [record.training for record in ranks if record.training]
     if len(trained) < len(ranks):
         return dict.fromkeys(TRAINED)
     counted_s = max(part.counted_s for part in trained)
     speed = ratio(sum(part.counted_instances for part in trained), counted_s)
+    read = [part.rows_per_step for part in trained if part.rows_per_step is not None]
+    waiting = [part.waiting_s for part in trained if part.waiting_s is not None]
     return {
         "instances_per_s": speed,
         **_epoch(run, trained, cores, speed, full_epoch),
@@ -218,7 +212,9 @@ def figures_trained(
         **phase_shares(trained),
         **_sync(trained),
         **figures_steady(trained),
-        **_rows(trained),
+        "rows_per_step": sum(read) / len(read) if read else None,
+        "table_rows": trained[0].table_rows,
+        "waiting_s": max(waiting, default=None),
         **_quality(trained[0]),
     }
 
@@ -282,7 +278,7 @@ def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
 
 
 def _sync(trained: Sequence[TrainingRecord]) -> Row:
-    """What a rank's mean step gave to synchronising; None where there was nobody to do it with."""
+    """What a rank's mean step spent on synchronising; None if no other rank was there."""
     syncs = [part.sync for part in trained if part.sync]
     steps = sum(part.counted_steps for part in trained)
     if not syncs or not steps:
@@ -291,35 +287,18 @@ def _sync(trained: Sequence[TrainingRecord]) -> Row:
     return dict(zip(SYNC, (syncs[0].over, 1000 * seconds / steps, sent / steps), strict=True))
 
 
-def _rows(trained: Sequence[TrainingRecord]) -> Row:
-    """Embedding rows that a rank's step reads, mean over the ranks, and that there are; and the
-    longest that a rank waited outside of the steps."""
-    read = [part.rows_per_step for part in trained if part.rows_per_step is not None]
-    waiting = [part.waiting_s for part in trained if part.waiting_s is not None]
-    return {
-        "rows_per_step": sum(read) / len(read) if read else None,
-        "table_rows": trained[0].table_rows,
-        "waiting_s": max(waiting, default=None),
-    }
-
-
 def _quality(first: TrainingRecord) -> Row:
     last = first.epochs[-1] if first.epochs else None
     baseline = first.baseline or {}
+    plain = ("parameters", "warmup_steps", "unseen_test_rows", "resumed_epoch", "model_sha256")
+    scores = ("loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
     return {
-        "parameters": first.parameters,
-        "warmup_steps": first.warmup_steps,
-        **{
-            name: getattr(last, name, None)
-            for name in ("loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
-        },
+        **{name: getattr(first, name) for name in plain},
+        **{name: getattr(last, name, None) for name in scores},
         "hr10_best": max((e.hr10 for e in first.epochs if e.hr10 is not None), default=None),
         "ndcg10_best": max((e.ndcg10 for e in first.epochs if e.ndcg10 is not None), default=None),
         "baseline_hr10": baseline.get("hr10"),
         "baseline_ndcg10": baseline.get("ndcg10"),
-        "unseen_test_rows": first.unseen_test_rows,
-        "resumed_epoch": first.resumed_epoch,
-        "model_sha256": first.model_sha256,
     }
 
 

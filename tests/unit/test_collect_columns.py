@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_results import START
 
-from hpcncf.collect import repeats, resource_columns
+from hpcncf.collect import collect as repeats
+from hpcncf.collect import resource_columns
 from hpcncf.collect.collect import collect
 from hpcncf.collect.resource_columns import GPUS, WAITS, columns_gpus, columns_waits
 from hpcncf.collect.training_columns import (
