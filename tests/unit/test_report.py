@@ -59,7 +59,7 @@ def test_a_whole_job_is_reported(whole: Written) -> None:
     assert "Where the time goes" in html
     assert "| evaluation: pairs/s |" in markdown
     names = ("efficiency_speed", "speedup", "core_heatmap", "step_time")
-    for name in (*names, "timeline", "ranks", "quality"):
+    for name in (*names, "waterfall", "timeline", "ranks", "quality"):
         assert f"](figures/{name}.svg)" in markdown
         file = paths.report / "figures" / name
         assert file.with_suffix(".svg").read_text().startswith("<?xml")
@@ -134,7 +134,7 @@ def test_a_partial_job_shows_what_is_there_and_what_is_not(tmp_path: Path) -> No
     html, markdown = reported(paths, code=3)
     assert "5 completed, 1 failed, 12 planned" in html
     assert "Not all runs are complete" in html
-    assert html.count("<svg") == 7
+    assert html.count("<svg") == 8
     assert all(run.id in html for run in plan.runs)
     assert html.count("<script") == 1
     assert "&lt;script&gt;" in html

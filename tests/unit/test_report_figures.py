@@ -26,7 +26,11 @@ from hpcncf_analysis.report.sections.speed import (
     speedup_figure,
     work_per_epoch,
 )
-from hpcncf_analysis.report.sections.step import step_time_figure
+from hpcncf_analysis.report.sections.step import (
+    phase_ms_per_step,
+    step_time_figure,
+    waterfall_figure,
+)
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +240,16 @@ def test_one_rank_stands_beside_no_other() -> None:
     figure = ranks_figure([rank(0), rank(1)], "two")
     widths = [bar.get_width() for bar in figure.axes[0].patches[:3]]
     assert widths == pytest.approx([1, 7, 2])  # input, computing, waiting: all of 10 s
+
+
+def test_a_step_falls_from_phase_to_phase() -> None:
+    phases = ("input", "forward", "backward", "sync", "optimizer", "other", "fused")
+    seconds = dict(zip((f"{phase}_s" for phase in phases), (1, 2, 3, 2, 2, 0, 0), strict=True))
+    rows = [rank(0, **seconds), rank(1, **seconds | {"input_s": 3})]
+    assert phase_ms_per_step(rows)["input"] == pytest.approx(20.0)  # (1 + 3) s over 200 steps
+    assert "other" not in phase_ms_per_step(rows)
+    figure = waterfall_figure({"a": rows[:1], "b": []})
+    bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
+    assert [each[0] for each in bars] == pytest.approx([0, 10, 30, 60, 80])
+    assert [each[1] for each in bars] == pytest.approx([10, 20, 30, 20, 20])
+    assert waterfall_figure({}) is None

@@ -40,6 +40,7 @@ from hpcncf_analysis.report.sections.runs import every_run_table, warnings_table
 from hpcncf_analysis.report.sections.speed import scaling_parts
 from hpcncf_analysis.report.sections.step import evaluation_note, pauses_table, times_table
 
+COST = "What an epoch costs"
 CORES = CoreCounts(2.0, 2.0, 1.0)
 FINDING = Finding("python_input", 0.5, "time", ("71 of 100", "no workers"), "Make batches.")
 
@@ -249,17 +250,17 @@ def test_gpus_that_nvml_did_not_see_are_said_to_be_unknown(tmp_path: Path) -> No
     [
         (
             generated(0.1, 0.01),
-            ["Strong: the same work on more cores", "Laws of the speed, fitted"],
+            ["Strong: the same work on more cores", "Laws of the speed, fitted", COST],
             "fastest at 9.49",
             "fastest at 9.49",
         ),
         (
             [row(), ranked(2, 150.0)],
-            ["Strong: the same work on more cores"],
+            ["Strong: the same work on more cores", COST],
             "one needs 4 sizes or more",
             "",
         ),
-        ([row()], [], "", ""),
+        ([row()], [COST], "", ""),
         ([], [], "", ""),
     ],
 )

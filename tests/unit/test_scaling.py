@@ -14,6 +14,7 @@ from hpcncf_analysis.configurations import Table, group_configurations, karp_fla
 from hpcncf_analysis.quality import describe_time_to_quality, time_to_target, times_to_quality
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_table
 from hpcncf_analysis.report.sections.speed import (
+    cost_table,
     speedup_figure,
     strong_table,
     weak_table,
@@ -310,3 +311,17 @@ def test_most_runs_that_never_arrive_have_no_time() -> None:
     )
     assert times_to_quality(group_configurations(rows), epochs("a", None), 0.85) == []
     assert describe_time_to_quality([], 0.85).startswith("No run evaluated HR@10")
+
+
+def test_an_epochs_cost_in_core_hours_and_gpu_hours() -> None:
+    plain = row(core_h_per_epoch=0.5, core_hours=2.0, gpu_hours=0.0, gpu_h_per_epoch=0.0)
+    table = cost_table(group_configurations([plain]))
+    assert cells(table, "1 core · vectorized")["an epoch: core-h"] == "0.5"
+    assert "the run: GPU-h" not in (table.columns if table else [])
+    short = row(core_h_per_epoch=0.0008, core_hours=0.15, core_h_per_epoch_low=0.0007)
+    seen = cells(cost_table(group_configurations([short])), "1 core · vectorized")
+    assert (seen["an epoch: core-s"], seen["the run: core-h"]) == ("2.88", "0.15")
+    with_gpu = row(gpu_hours=1.5, gpu_h_per_epoch=0.25)
+    seen = cells(cost_table(group_configurations([with_gpu])), "1 core · vectorized")
+    assert seen["the run: GPU-h"] == "1.5"
+    assert cost_table(group_configurations([row(seconds_per_epoch=None)])) is None

@@ -189,6 +189,14 @@ class ReportData:
         return row.one if row else None
 
     @property
+    def chosen_and_slowest(self) -> list[Configuration]:
+        """The chosen configuration, and the slowest of those that trained."""
+        trained = [one for one in self.shown if one.speed and one.median("input_share") is not None]
+        slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
+        pair = [one for one in (self.chosen, slowest) if one in trained]
+        return list({one.key: one for one in pair if one}.values())
+
+    @property
     def front(self) -> list[Configuration]:
         """The Pareto front of the judged table."""
         return [row.one for row in self.table.judged if not row.beaten_by] if self.table else []

@@ -1,8 +1,9 @@
-"""What the cores bought: efficiency against speed, speed-up, scaling laws, prices."""
+"""What the cores bought: efficiency against speed, speed-up, scaling laws, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import log10, sqrt
 from typing import Final
 
@@ -27,16 +28,24 @@ from hpcncf_analysis.configurations import (
     group_by_series,
     karp_flatt,
 )
-from hpcncf_analysis.formatting import NONE, format_percent, format_ratio
+from hpcncf_analysis.formatting import (
+    NONE,
+    format_number,
+    format_percent,
+    format_ratio,
+    select_time_unit,
+)
 from hpcncf_analysis.prices import Prices, price_table, priced_rows
 from hpcncf_analysis.report import figure_style as style
 from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, Label, place_labels
 from hpcncf_analysis.report.section import (
+    Column,
     Drawing,
     Paragraph,
     Part,
     ReportData,
     Section,
+    figures_table,
     titled_table,
 )
 from hpcncf_analysis.scaling import (
@@ -101,7 +110,11 @@ def scaling_parts(data: ReportData) -> list[Part]:
         parts.append(Paragraph(note, note=True))
     prices = data.table.prices if data.table else Prices()
     priced = [row for one in shown for row in priced_rows(one, prices)]
-    return [*parts, *titled_table(price_table(priced, prices), "At the site's prices")]
+    return [
+        *parts,
+        *titled_table(cost_table(shown), "What an epoch costs"),
+        *titled_table(price_table(priced, prices), "At the site's prices"),
+    ]
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
@@ -168,6 +181,27 @@ def _weak(each: WeakComparison) -> list[str]:
         format_with_interval(each.efficiency, interval, format_percent),
         "; ".join(comparison_cautions(each.one, each.base)),
     ]
+
+
+def cost_table(shown: Sequence[Configuration]) -> Table | None:
+    """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
+    trained = [one for one in shown if one.median("seconds_per_epoch") is not None]
+    hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
+    if any(one.median("gpu_hours") for one in trained):
+        hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"}
+    columns = [
+        Column("instances/s", "instances_per_s", has_range=True),
+        Column("an epoch: s", "seconds_per_epoch", has_range=True),
+    ]
+    for heading, name in hours.items():
+        letter, of_an_hour = select_time_unit(one.median(name) for one in trained)
+        show = partial(_format_in_unit, of_an_hour)
+        columns.append(Column(f"{heading}-{letter}", name, show, has_range=True))
+    return figures_table(trained, columns) if trained else None
+
+
+def _format_in_unit(of_an_hour: float, hours: float | None) -> str:
+    return format_number(None if hours is None else of_an_hour * hours)
 
 
 def efficiency_against_speed(

@@ -12,7 +12,15 @@ from matplotlib.figure import Figure
 from hpcncf.collect.training_columns import PHASES_TRAINED
 from hpcncf_analysis.configurations import Configuration, Table, select_fastest
 from hpcncf_analysis.formatting import format_number, format_percent
-from hpcncf_analysis.report.figure_style import INK, PHASES_STYLE, legend_above, new_figure
+from hpcncf_analysis.report.figure_style import (
+    FAINT,
+    GREY,
+    INK,
+    PHASES_STYLE,
+    legend_above,
+    new_figure,
+    wrap_titles,
+)
 from hpcncf_analysis.report.section import (
     Column,
     Drawing,
@@ -26,8 +34,6 @@ from hpcncf_analysis.report.sections.timeline import timeline_parts
 
 Row = Mapping[str, Any]
 
-# A narrower part of a bar has no room for its share.
-MIN_SHARE_SHOWN: Final = 0.06
 TIMES: Final = (
     Column("seconds: start-up", "startup_s"),
     Column("seconds: training", "training_s"),
@@ -46,18 +52,33 @@ QUICKER: Final = (
     "Evaluation took longer than training in {of}: sampled candidates are fewer than all items, "
     "and engine native ranks them fastest."
 )
-CAPTION: Final = (
-    "A shorter bar is a faster configuration; shares of the step in per cent. input: waiting for "
-    "the next batch; sync: the exposed wait for other ranks. Warm-up, evaluation, checkpoints and "
-    "start-up are not in it."
+WATERFALL_CAPTION: Final = (
+    "The configuration recommended, then the slowest. Each bar begins where the one above it "
+    "ended. input: waiting for the next batch; sync: the exposed wait for other ranks."
+)
+STEP_CAPTION: Final = (
+    "A shorter bar is a faster configuration. input: waiting for the next batch; sync: the exposed "
+    "wait for other ranks. Warm-up, evaluation, checkpoints and start-up are not in it."
 )
 
 
 def build(data: ReportData) -> Section:
-    drawing = Drawing(
-        "step_time", "Where a step's time goes", CAPTION, lambda: step_time_figure(data.shown)
+    parts = data.draw(
+        Drawing(
+            "waterfall",
+            "One step, phase after phase",
+            WATERFALL_CAPTION,
+            lambda: waterfall_figure(
+                {one.label: data.trained_ranks(one) for one in data.chosen_and_slowest}
+            ),
+        ),
+        Drawing(
+            "step_time",
+            "Where a step's time goes",
+            STEP_CAPTION,
+            lambda: step_time_figure(data.shown),
+        ),
     )
-    parts = data.draw(drawing)
     if times := times_table(data.shown):
         note = evaluation_note(data.shown)
         parts.append(TableBlock(times, title="The whole run, beside its steps"))
@@ -115,6 +136,53 @@ def evaluation_note(shown: Sequence[Configuration]) -> str | None:
     return QUICKER.format(of="; ".join(slow) if few else f"{len(slow)} of {len(shown)}")
 
 
+def phase_ms_per_step(ranks: Sequence[Row]) -> dict[str, float]:
+    """Phase -> its milliseconds of a rank's mean step; those of no time are left out."""
+    steps = sum(row["counted_steps"] for row in ranks)
+    seconds = {phase: sum(row[f"{phase}_s"] for row in ranks) for phase in PHASES_TRAINED}
+    return {phase: 1000 * each / steps for phase, each in seconds.items() if each > 0}
+
+
+def waterfall_figure(ranks: Mapping[str, Sequence[Row]]) -> Figure | None:
+    """Label -> its ranks' rows: a panel with phase below phase, each from where the one above it
+    ended."""
+    steps = {label: phase_ms_per_step(rows) for label, rows in ranks.items() if rows}
+    if not steps:
+        return None
+    heights = [0.3 * len(phases) for phases in steps.values()]
+    titles, lines_in = wrap_titles(
+        f"{label}: {format_number(sum(phases.values()))} ms" for label, phases in steps.items()
+    )
+    figure = new_figure(sum(heights) + lines_in + 0.55 * len(steps) + 0.4)
+    panels = figure.subplots(len(steps), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, title, phases in zip(panels, titles, steps.values(), strict=True):
+        _draw_waterfall(axes, phases)
+        axes.set_title(title)
+    panels[-1].set_xlim(0, 1.14 * max(sum(phases.values()) for phases in steps.values()))
+    panels[-1].set_xlabel("milliseconds of a step, mean over steps and ranks")
+    return figure
+
+
+def _draw_waterfall(axes: Axes, phases: Mapping[str, float]) -> None:
+    ended, whole = 0.0, sum(phases.values())
+    for row, (phase, each) in enumerate(phases.items()):
+        axes.barh(row, each, 0.7, ended, color=PHASES_STYLE[phase])
+        ended += each
+        axes.plot([ended, ended], [row, min(row + 1, len(phases) - 1)], color=GREY, lw=0.8)
+        _annotate(axes, format_percent(each / whole), (ended, row), size=9)
+    axes.set_yticks(range(len(phases)), list(phases))
+    axes.set_ylim(len(phases) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=True, axis="x", color=FAINT, lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _annotate(axes: Axes, text: str, at: tuple[float, float], size: int) -> None:
+    """To the right of a bar's end."""
+    place: Any = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, at, size=size, color=INK, **place)
+
+
 def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
     """Milliseconds of wall time per 1000 instances, by phase.
 
@@ -128,7 +196,7 @@ def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
     axes = figure.subplots()
     longest = max(1e6 / (one.speed or 1.0) for one in shown)
     for row, one in enumerate(shown):
-        _draw_bar(axes, row, one, longest)
+        _draw_bar(axes, row, one)
     axes.set_xlim(0, longest * 1.16)
     axes.set_ylim(len(shown) - 0.4, -0.75)
     axes.yaxis.set_visible(False)
@@ -139,23 +207,11 @@ def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
     return figure
 
 
-def _draw_bar(axes: Axes, row: int, one: Configuration, longest: float) -> None:
+def _draw_bar(axes: Axes, row: int, one: Configuration) -> None:
     total_ms, left = 1e6 / (one.speed or 1.0), 0.0
     for phase in PHASES_TRAINED:
-        share = one.median(f"{phase}_share") or 0.0
-        width = total_ms * share
+        width = total_ms * (one.median(f"{phase}_share") or 0.0)
         axes.barh(row, width, 0.46, left, color=PHASES_STYLE[phase], edgecolor="w", lw=0.4)
-        if width > MIN_SHARE_SHOWN * longest:
-            at = (left + width / 2, row)
-            axes.annotate(f"{share:.0%}", at, ha="center", va="center", size=9, color="w")
         left += width
     axes.text(0, row - 0.27, one.label, va="bottom", size=10)
-    axes.annotate(
-        f"{format_number(total_ms)} ms",
-        (left, row),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        size=10,
-        color=INK,
-    )
+    _annotate(axes, f"{format_number(total_ms)} ms", (left, row), size=10)

@@ -97,11 +97,8 @@ def timeline_parts(data: ReportData) -> list[Part]:
 
 
 def select_runs(data: ReportData) -> dict[str, Row]:
-    """Label -> the first run of the chosen configuration and of the slowest that trained, and the
-    least steady run."""
-    trained = [one for one in data.shown if one.speed and one.median("input_share") is not None]
-    slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
-    found = {one.label: one.rows[0] for one in (data.chosen, slowest) if one in trained and one}
+    """Label -> the first run of the `chosen_and_slowest`, and the least steady run."""
+    found = {one.label: one.rows[0] for one in data.chosen_and_slowest}
     unsteady_runs = {
         (_unsteadiness(row), one.label): row
         for one in data.shown
