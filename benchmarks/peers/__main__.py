@@ -83,16 +83,18 @@ def write_pairs(path: Path, users: NDArray[Any], items: NDArray[Any]) -> None:
         file.writelines(f"{user}\t{item}\n" for user, item in rows)
 
 
-def write_data(folder: Path, data: Prepared) -> None:
-    """RecBole's atomic files, and arrays: `train` [pairs, 2], `test_users` [test rows] and
-    `candidates` [test rows, 1 + negatives], the held-out item first."""
+def write_data(folder: Path, data: Prepared, scored: bool) -> None:
+    """RecBole's atomic files, and the array `train` [pairs, 2]; if a peer is to score them,
+    `test_users` [test rows] and `candidates` [test rows, 1 + negatives], the held-out item
+    first."""
     (folder / "data").mkdir(parents=True)
     write_pairs(folder / "data/data.train.inter", data.train_users, data.train_items)
     for part in ("valid", "test"):  # RecBole insists on validation data, and does nothing with it
         write_pairs(folder / f"data/data.{part}.inter", data.test_users, data.test_items)
     np.save(folder / "train.npy", np.column_stack([data.train_users, data.train_items]))
-    np.save(folder / "test_users.npy", data.test_users)
-    np.save(folder / "candidates.npy", np.column_stack([data.test_items, data.test_negatives]))
+    if scored:
+        np.save(folder / "test_users.npy", data.test_users)
+        np.save(folder / "candidates.npy", np.column_stack([data.test_items, data.test_negatives]))
 
 
 def quality(scores: NDArray[np.float32]) -> tuple[float, float]:
@@ -135,7 +137,8 @@ def trained_peer(peer: str, data: Prepared, folder: Path, steps: int, seed: int)
     script = [str(python_of(peer)), str(HERE / f"train_{peer}.py"), "NeuMF", str(folder)]
     settings = json.dumps(settings_of(peer, data, seed))
     step_ms = measured([*script, str(steps), settings], str(folder))[0]
-    return (1e3 * INSTANCES / step_ms, *quality(np.load(folder / "scores.npy")))
+    scores = folder / "scores.npy"
+    return (1e3 * INSTANCES / step_ms, *(quality(np.load(scores)) if scores.exists() else (0, 0)))
 
 
 def ours(
@@ -162,7 +165,7 @@ COLUMNS: Final = ("one core, 256 positives a step", "instances/s:", "to RecBole:
 def show_full_size(folder: Path) -> None:
     data = full_size()
     same = plain(data)
-    write_data(folder, same)
+    write_data(folder, same, scored=False)
     peers = [trained_peer(peer, same, folder, STEPS, 0)[0] for peer in PEERS]
     rows = [speed_cells(name, [speed], peers) for name, speed in zip(PEERS, peers, strict=True)]
     for name, (settings, steps) in OURS.items():
@@ -177,7 +180,7 @@ def show_full_size(folder: Path) -> None:
 def show_quality(folder: Path) -> None:
     data = frappe_or_made(folder / "prepared")
     same = plain(data)
-    write_data(folder / "peers", same)
+    write_data(folder / "peers", same, scored=True)
     steps = EPOCHS * Schedule(same.manifest.train_rows, BATCH).steps
     found = {
         peer: [trained_peer(peer, same, folder / "peers", steps, seed) for seed in SEEDS]

@@ -328,7 +328,7 @@ def test_peers_get_each_training_pair_once_all_ids_and_the_same_candidates(
     assert plain.manifest.train_rows == len(set(trained))
     assert plain.manifest.context_columns == []
     assert plain.test_context.shape == (data.manifest.test_rows, 0)
-    peers.write_data(tmp_path, plain)
+    peers.write_data(tmp_path, plain, scored=True)
     read = {}
     for part in ("train", "test"):
         header, *lines = (tmp_path / f"data/data.{part}.inter").read_text().splitlines()
