@@ -129,6 +129,7 @@ ONE_CORE, TWO_CORES, FOUR_CORES = (CoreCounts(n, n, 1.0) for n in (1.0, 2.0, 4.0
 STEP = {"forward": 40.0, "backward": 45.0, "optimizer": 10.0, "loop": 5.0}
 INPUT = {"input": 60.0, "forward": 20.0, "backward": 15.0, "optimizer": 5.0}
 LOOP = {"loop": 100.0}
+MAKES_SAMPLES = {"input": 80.0, "forward": 20.0}
 HALF_LOOP = {"loop": 90.0, "forward": 10.0}
 WALK = {"forward": 70.0, "backward": 20.0, "optimizer": 60.0}
 LAYER = {"forward": 19.0, "backward": 36.0, "optimizer": 38.0, "checkpoint": 7.0}
@@ -157,6 +158,12 @@ def one_by_one(main_s: float, *others: float, **changes: Any) -> ProgramProfile:
 def alone(moved: float | None = None, **changes: Any) -> ProgramProfile:
     """A program without steps."""
     return profile(LOOP, **{"steps": 0, "moved": moved} | changes)
+
+
+def beside(used: float) -> Evidence:
+    """A loop whose thread waits for a core nearly all of the time."""
+    loop = alone(main_cpu_s=12.0, runqueue_s=88.0)
+    return seen(loop, runqueue_s=180.0, cores=CoreCounts(2.0, 2.0, used), elapsed_s=100.0)
 
 
 def workers(busy: float, used: float, cores: float = 2.0, **changes: Any) -> Evidence:
@@ -200,7 +207,7 @@ CAUSES: list[tuple[str, Evidence]] = [
     ("straggler", seen(*ranks(*HELD))),
     ("", seen(*ranks(*HELD, runqueue_s=[0.0, 55.0]))),  # a neighbour held its core
     ("straggler", seen(*ranks({"forward": 10.0, "sync": 90.0}, {"loop": 85.0, "forward": 15.0}))),
-    ("loop_code", seen(*POOL)),  # processes of a pool are no ranks
+    ("", seen(*POOL)),  # processes of a pool are no ranks
     # Preparation counts more than imports; a slow start and a short training are one.
     ("startup_bound", seen(profile(STEP, startup_s=6.0, imports_s=1.0, elapsed_s=8.0))),
     ("", seen(profile(STEP, startup_s=6.0, imports_s=4.0, elapsed_s=8.0))),
@@ -216,19 +223,15 @@ CAUSES: list[tuple[str, Evidence]] = [
     ("loop_code", seen(profile(STEP | {"loop": 60.0}))),
     ("", seen(profile({"loop": 50.0, "backward": 50.0}))),  # a model that is no Module
     # Beside neighbours by its own threads: one, or two.
-    ("loop_code", seen(alone(main_cpu_s=12.0, runqueue_s=88.0), runqueue_s=180.0, **NEIGHBOURS)),
-    (
-        "",
-        seen(
-            alone(main_cpu_s=12.0, runqueue_s=88.0),
-            runqueue_s=180.0,
-            **NEIGHBOURS | {"cores": CoreCounts(2.0, 2.0, 0.24)},
-        ),
-    ),
+    ("loop_code", beside(0.12)),
+    ("", beside(0.24)),
     ("loop_code", seen(alone(imports_s=2.0), cores=TWO_CORES)),
     ("", seen(alone(imports_s=90.0), cores=TWO_CORES)),  # ended among its imports
     ("serial_step", seen(alone(0.1), cores=TWO_CORES)),
     ("loop_code", seen(alone(0.5), cores=TWO_CORES)),
+    # Threads of BLAS use both cores: they compute, or wait for short operations.
+    ("", seen(alone(0.1, cpu_s=190.0), cores=CoreCounts(2.0, 2.0, 1.9))),
+    ("loop_code", seen(alone(0.9, cpu_s=190.0), cores=CoreCounts(2.0, 2.0, 1.9))),
     # Threads that share one core; not two cores' worth, which do not wait for each other.
     ("interpreter_lock", seen(one_by_one(30.0, 35.0, 34.0), cores=TWO_CORES)),
     ("", seen(one_by_one(95.0), cores=TWO_CORES)),
@@ -424,10 +427,8 @@ def test_a_line_inside_the_loader_stands_before_the_loop() -> None:
 
 
 def test_workers_are_blamed_where_the_loader_is_made(tmp_path: Path) -> None:
-    file = source(
-        tmp_path, "loader = DataLoader(", "    data, num_workers=8)", "for x in loader: x"
-    )
-    lines = [line("input", 3, 1.0, file=file, outside=True)]
+    text = ["loader = DataLoader(", "    data, num_workers=8)", "for x in loader:", "    pass"]
+    lines = [line("input", 3, 1.0, file=source(tmp_path, *text), outside=True)]
     found = only(seen(profile(INPUT, loaders=[loader(workers=8)], lines=lines), worker(0.1)))
     assert (found.cause, found.places[0].line) == ("worker_overhead", 1)
 
@@ -494,11 +495,11 @@ def test_gains_are_of_the_time_that_the_causes_before_left() -> None:
     [
         # In 80 of 100 s one thread alone makes samples; the second computes for 20 s at the most.
         (
-            profile({"input": 80.0, "forward": 20.0}, cpu_s=190.0),
+            profile(MAKES_SAMPLES, cpu_s=190.0),
             1,
             "0.7 of it by threads of torch",
         ),
-        (profile({"input": 80.0, "forward": 20.0}, cpu_s=115.0), 1, ""),
+        (profile(MAKES_SAMPLES, cpu_s=115.0), 1, ""),
         (profile(STEP, cpu_s=190.0), 2, ""),
         # Threads of BLAS use both cores either way: they compute, or wait for short operations.
         (alone(0.1, cpu_s=190.0), 2, "0.9 of it by threads of a library"),

@@ -38,71 +38,48 @@ def rules(text: str, cores: int | None = None) -> list[tuple[int, str]]:
     return [(each.line, each.rule) for each in check_python(text, Program(cores))]
 
 
-def asked(*lines: str) -> list[tuple[int, str]]:
-    text = "\n".join(["#!/bin/bash", *lines]) + "\n"
-    return [(each.line, each.rule) for each in check_batch_script(text)]
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        ("pandas-per-sample", "return self.frame.iloc[index]"),
+        ("pandas-per-sample", "return self.frame.at[index, 'user']"),
+        ("tensor-per-sample", "return torch.tensor(self.users[index])"),
+        ("tensor-per-sample", "return LongTensor([self.users[index]])"),
+        ("set-difference", "return choice(list(set(self.items) - set(self.seen)))"),
+        ("set-difference", "return choice(tuple(self.items.difference(self.seen)))"),
+        ("", "return self.users[index], self.items[index]"),
+        ("", "return self.tensor(index)"),
+        ("", "return self.loc(index)"),
+        ("", "return list(self.seen[index])"),
+        ("", "return self.users[index] - self.items[index]"),
+    ],
+)
+def test_work_for_each_sample(rule: str, line: str) -> None:
+    assert rules(DATASET.format(line=line)) == ([(7, rule)] if rule else [])
 
 
 @pytest.mark.parametrize(
-    ("line", "rule"),
+    ("rule", "line"),
     [
-        ("return self.frame.iloc[index]", "pandas-per-sample"),
-        ("return self.frame.at[index, 'user']", "pandas-per-sample"),
-        ("return torch.tensor(self.users[index])", "tensor-per-sample"),
-        ("return LongTensor([self.users[index]])", "tensor-per-sample"),
-        ("return choice(list(set(self.items) - set(self.seen)))", "set-difference"),
-        ("return choice(tuple(self.items.difference(self.seen)))", "set-difference"),
+        ("kept-graph", "total += loss"),
+        ("kept-graph", "total += loss * len(batch)"),
+        ("kept-graph", "total = total + loss"),
+        ("kept-graph", "losses.append(loss)"),
+        ("synchronised-step", "total += loss.item()"),
+        ("set-difference", "others = random.sample(list(items - seen), 4)"),
+        ("", "total += loss.detach()"),
+        ("", "total += 1"),
+        ("", "losses.append(batch)"),
+        ("", "mean = loss / 2"),
+        ("", "loss = loss + penalty"),
+        ("", "loss += 0.1 * loss"),
+        ("", "if step % 100 == 0: print(loss.item())"),
+        ("", "left = sorted(items - seen)"),
+        ("", "loss = loss.detach(); losses.append(loss)"),
     ],
 )
-def test_slow_work_for_each_sample_is_found(line: str, rule: str) -> None:
-    assert rules(DATASET.format(line=line)) == [(7, rule)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "return self.users[index], self.items[index]",
-        "return self.tensor(index)",
-        "return self.loc(index)",
-        "return list(self.seen[index])",
-        "return self.users[index] - self.items[index]",
-    ],
-)
-def test_fast_datasets_are_clean(line: str) -> None:
-    assert rules(DATASET.format(line=line)) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "rule"),
-    [
-        ("total += loss", "kept-graph"),
-        ("total += loss * len(batch)", "kept-graph"),
-        ("total = total + loss", "kept-graph"),
-        ("losses.append(loss)", "kept-graph"),
-        ("total += loss.item()", "synchronised-step"),
-        ("others = random.sample(list(items - seen), 4)", "set-difference"),
-    ],
-)
-def test_costly_work_in_each_step_is_found(line: str, rule: str) -> None:
-    assert rules(LOOP.format(line=line)) == [(4, rule)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "total += loss.detach()",
-        "total += 1",
-        "losses.append(batch)",
-        "mean = loss / 2",
-        "loss = loss + penalty",
-        "loss += 0.1 * loss",
-        "if step % 100 == 0: print(loss.item())",
-        "left = sorted(items - seen)",
-        "loss = loss.detach(); losses.append(loss)",
-    ],
-)
-def test_good_loops_are_clean(line: str) -> None:
-    assert rules(LOOP.format(line=line)) == []
+def test_work_in_each_step(rule: str, line: str) -> None:
+    assert rules(LOOP.format(line=line)) == ([(4, rule)] if rule else [])
 
 
 @pytest.mark.parametrize(
@@ -132,54 +109,62 @@ def test_work_once_in_an_epoch_is_not_work_in_each_step() -> None:
     assert rules("[choice(list(items - seen[user])) for user in users]") == [(1, "set-difference")]
 
 
-def test_loaders() -> None:
-    assert rules("DataLoader(train_set, 8, True)") == []
-    assert rules("DataLoader(train_set, batch_size=8)") == [(1, "no-shuffle")]
-    assert rules("DataLoader(dataset=data.train)") == [(1, "no-shuffle")]
-    assert rules("DataLoader(train_set, shuffle=True)") == []
-    assert rules("DataLoader(train_set, sampler=sampler)") == []
-    assert rules("DataLoader(train_set, **options)") == []
-    assert rules("DataLoader(test_set)") == []
+TRAINS = LOOP.format(line="pass")
+NUMBERED = TRAINS.replace("loader:", "enumerate(tqdm(loader)):")
+METHOD = "def train_dataloader(self):\n    return DataLoader(MLDataset(), batch_size=8)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("DataLoader(train_set, batch_size=8)", 1),
+        ("DataLoader(dataset=data.train)", 1),
+        ("DataLoader(train_set, 8, True)", 0),
+        ("DataLoader(train_set, shuffle=True)", 0),
+        ("DataLoader(train_set, sampler=sampler)", 0),
+        ("DataLoader(train_set, **options)", 0),
+        ("DataLoader(test_set)", 0),
+        # A loader trains whatever its data is called.
+        (f"loader = DataLoader(dataset, batch_size=8)\n{TRAINS}", 1),
+        (f"loader = DataLoader(dataset, batch_size=8)\n{NUMBERED}", 1),
+        (f"loader = DataLoader(val_set, batch_size=8)\n{TRAINS}", 0),
+        ("loader = DataLoader(dataset)\nfor batch in loader:\n    score(batch)\n", 0),
+        (METHOD, 2),
+        (METHOD.replace("train_", "test_"), 0),
+    ],
+)
+def test_loaders_that_do_not_shuffle(text: str, line: int) -> None:
+    assert rules(text) == ([(line, "no-shuffle")] if line else [])
+
+
+def test_workers_have_a_core_each() -> None:
     workers = "DataLoader(test_set, num_workers=4)"
     assert rules(workers) == rules(workers, cores=5) == []
     assert rules(workers, cores=4) == [(1, "too-many-workers")]
 
 
-LOADER = "loader = DataLoader({data}, batch_size=8)\n"
-
-
-def test_a_loader_trains_whatever_its_data_is_called() -> None:
-    assert rules(LOADER.format(data="dataset") + LOOP.format(line="pass")) == [(1, "no-shuffle")]
-    numbered = LOOP.format(line="pass").replace("loader:", "enumerate(tqdm(loader)):")
-    assert rules(LOADER.format(data="dataset") + numbered) == [(1, "no-shuffle")]
-    assert rules(LOADER.format(data="val_set") + LOOP.format(line="pass")) == []
-    assert rules(LOADER.format(data="dataset") + "for batch in loader:\n    score(batch)\n") == []
-    method = "def train_dataloader(self):\n    return DataLoader(MLDataset(), batch_size=8)\n"
-    assert rules(method) == [(2, "no-shuffle")]
-    assert rules(method.replace("train_", "test_")) == []
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("os.environ['MASTER_PORT'] = '29500'", True),
+        ("init(init_method='tcp://127.0.0.1:29500', rank=0)", True),
+        ("os.environ['MASTER_PORT'] = str(12000 + job)", False),
+    ],
+)
+def test_a_port_in_python_that_an_array_starts(text: str, found: bool) -> None:
+    assert [each.rule for each in check_python(text, Program(in_array=True))] == (
+        ["fixed-port"] if found else []
+    )
+    assert check_python(text) == []
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["os.environ['MASTER_PORT'] = '29500'", "init(init_method='tcp://127.0.0.1:29500', rank=0)"],
+    ("data", "found"), [("data", True), ("val_data", False), ("data, shuffle=False", False)]
 )
-def test_a_port_in_python_that_an_array_starts(tmp_path: Path, line: str) -> None:
-    (tmp_path / "train.py").write_text(f"import os\n{line}\n")
-    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -c 1\npython train.py\n")
-    assert main(["lint", str(tmp_path)]) == 0
-    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --array=0-3\npython train.py\n")
-    assert main(["lint", str(tmp_path)]) == 1
-    found = check_python(f"import os\n{line}\n", Program(in_array=True))
-    assert [(each.line, each.rule) for each in found] == [(2, "fixed-port")]
-    derived = "os.environ['MASTER_PORT'] = str(12000 + job)"
-    assert check_python(derived, Program(in_array=True)) == []
-
-
-def test_a_distributed_sampler_is_reported_the_epoch() -> None:
-    assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
-    assert check_python("sampler = DistributedSampler(data)", Program(sets_epoch=True)) == []
-    assert rules("sampler = DistributedSampler(val_data)") == []
-    assert rules("sampler = DistributedSampler(data, shuffle=False)") == []
+def test_a_distributed_sampler_needs_the_epoch(data: str, found: bool) -> None:
+    text = f"sampler = DistributedSampler({data})"
+    assert rules(text) == ([(1, "no-set-epoch")] if found else [])
+    assert check_python(text, Program(sets_epoch=True)) == []
 
 
 def test_a_syntax_error_is_reported_with_its_line() -> None:
@@ -195,44 +180,44 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert all(each.rule in RULES for each in check_python(text))
 
 
-def test_a_port_that_all_tasks_of_an_array_share() -> None:
-    fixed = "export MASTER_PORT=29500"
-    assert asked("#SBATCH --array=0-9", fixed) == [(3, "fixed-port")]
-    assert asked(fixed) == []
-    assert asked("#SBATCH -a 0-9", "torchrun --master_port 29500 train.py") == [(3, "fixed-port")]
-    assert asked("#SBATCH --array=0-9", "export MASTER_PORT=$((12000 + SLURM_JOB_ID))") == []
+FOUR = "#SBATCH --cpus-per-task=4"
+START = "python -m torch.distributed.launch --nproc_per_node=2 train.py"
 
 
-def test_srun_is_reported_the_cores() -> None:
-    four = "#SBATCH --cpus-per-task=4"
-    assert asked(four, "srun python train.py") == [(3, "srun-without-cores")]
-    assert asked(four, "srun -c 4 python train.py") == []
-    assert asked(four, "srun \\", "  --cpus-per-task=$SLURM_CPUS_PER_TASK python train.py") == []
-    assert asked(four, "export SRUN_CPUS_PER_TASK=4", "srun python train.py") == []
-    assert asked("srun python train.py") == []
-
-
-def test_more_threads_or_workers_than_cores() -> None:
-    assert asked("#SBATCH -c 4", "export OMP_NUM_THREADS=8") == [(3, "too-many-threads")]
-    assert asked("#SBATCH -c 4", "export OMP_NUM_THREADS=4") == []
-    assert asked("#SBATCH -c4", "python train.py --num-workers 4") == [(3, "too-many-workers")]
-    assert asked("#SBATCH -c 4", "python train.py --num_workers=3") == []
-    assert asked("export OMP_NUM_THREADS=8", "#SBATCH -c 8") == [(2, "too-many-threads")]
-
-
-@pytest.mark.parametrize("option", ["--exclusive", "--cpus-per-gpu=8"])
-def test_cores_that_the_script_does_not_say_are_not_assumed(option: str) -> None:
-    lines = ["export OMP_NUM_THREADS=8", "python train.py --num-workers 4"]
-    assert asked(f"#SBATCH {option}", *lines) == []
-    assert [rule for _, rule in asked(*lines)] == ["too-many-threads", "too-many-workers"]
-
-
-def test_tasks_that_nothing_starts() -> None:
-    assert asked("#SBATCH --ntasks=4", "python train.py") == [(3, "ranks-without-launcher")]
-    assert asked("#SBATCH -N 2", "python train.py") == [(3, "one-task-for-nodes")]
-    assert asked("#SBATCH -N 2", "#SBATCH --ntasks-per-node=2", "srun python train.py") == []
-    assert asked("#SBATCH --ntasks=4", "# python train.py", "torchrun train.py") == []
-    assert asked("#SBATCH -n 4", "python prepare.py", "accelerate launch train.py") == []
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        ("3 fixed-port", ["#SBATCH --array=0-9", "export MASTER_PORT=29500"]),
+        ("3 fixed-port", ["#SBATCH -a 0-9", "torchrun --master_port 29500 train.py"]),
+        ("", ["export MASTER_PORT=29500"]),
+        ("", ["#SBATCH --array=0-9", "export MASTER_PORT=$((12000 + SLURM_JOB_ID))"]),
+        ("3 srun-without-cores", [FOUR, "srun python train.py"]),
+        ("", [FOUR, "srun -c 4 python train.py"]),
+        ("", [FOUR, "srun \\", "  --cpus-per-task=$SLURM_CPUS_PER_TASK python train.py"]),
+        ("", [FOUR, "export SRUN_CPUS_PER_TASK=4", "srun python train.py"]),
+        ("", ["srun python train.py"]),
+        ("3 too-many-threads", ["#SBATCH -c 4", "export OMP_NUM_THREADS=8"]),
+        ("", ["#SBATCH -c 4", "export OMP_NUM_THREADS=4"]),
+        ("2 too-many-threads", ["export OMP_NUM_THREADS=8", "#SBATCH -c 8"]),
+        ("3 too-many-workers", ["#SBATCH -c4", "python train.py --num-workers 4"]),
+        ("", ["#SBATCH -c 4", "python train.py --num_workers=3"]),
+        # Cores that the script does not request are one, unless they are a node's or a GPU's.
+        ("2 too-many-threads", ["export OMP_NUM_THREADS=8"]),
+        ("2 too-many-workers", ["python train.py --num-workers 4"]),
+        ("", ["#SBATCH --exclusive", "export OMP_NUM_THREADS=8"]),
+        ("", ["#SBATCH --cpus-per-gpu=8", "python train.py --num-workers 4"]),
+        ("3 ranks-without-launcher", ["#SBATCH --ntasks=4", "python train.py"]),
+        ("3 one-task-for-nodes", ["#SBATCH -N 2", "python train.py"]),
+        ("", ["#SBATCH -N 2", "#SBATCH --ntasks-per-node=2", "srun python train.py"]),
+        ("", ["#SBATCH --ntasks=4", "# python train.py", "torchrun train.py"]),
+        ("", ["#SBATCH -n 4", "python prepare.py", "accelerate launch train.py"]),
+        ("4 old-launcher", ["#SBATCH -c 2", "#SBATCH --ntasks=2", START]),
+        ("", ["#SBATCH -c 2", START.replace("launch", "run")]),
+    ],
+)
+def test_lines_of_a_batch_script(found: str, lines: list[str]) -> None:
+    text = "\n".join(["#!/bin/bash", *lines]) + "\n"
+    assert [f"{each.line} {each.rule}" for each in check_batch_script(text)] == found.splitlines()
 
 
 def test_the_verb_names_files_and_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,10 +231,19 @@ def test_the_verb_names_files_and_lines(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_another_file_may_set_the_epoch(tmp_path: Path) -> None:
-    (tmp_path / "data.py").write_text("sampler = DistributedSampler(data)\n")
+@pytest.mark.parametrize(
+    ("text", "other", "mends"),
+    [
+        ("sampler = DistributedSampler(data)\n", "train.py", "sampler.set_epoch(epoch)\n"),
+        ("import os\nos.environ['MASTER_PORT'] = '29500'\n", "job.sbatch", "#SBATCH -c 1\n"),
+        ("torch.set_num_threads(64)\n", "job.sbatch", "#SBATCH -c 64\n"),
+    ],
+)
+def test_files_are_read_together(text: str, other: str, mends: str, tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(text)
+    (tmp_path / other).write_text("#SBATCH --array=0-3\n" if "sbatch" in other else "")
     assert main(["lint", str(tmp_path)]) == 1
-    (tmp_path / "train.py").write_text("sampler.set_epoch(epoch)\n")
+    (tmp_path / other).write_text(mends)
     assert main(["lint", str(tmp_path)]) == 0
 
 
@@ -377,13 +371,11 @@ def test_healthy_programs_are_clean(path: Path) -> None:
     assert found <= ({"no-shuffle"} if path.stem == "healthy_workers" else set())
 
 
-def test_torchs_old_launcher(tmp_path: Path) -> None:
-    start = "python -m torch.distributed.launch --nproc_per_node=2 train.py"
-    assert asked("#SBATCH -c 2", "#SBATCH --ntasks=2", start) == [(4, "old-launcher")]
-    assert asked("#SBATCH -c 2", start.replace("launch", "run")) == []
-    (tmp_path / "start.sh").write_text(f"#!/bin/bash\nexport OMP_NUM_THREADS=64\n{start}\n")
+def test_the_old_launcher_in_any_shell_script(tmp_path: Path) -> None:
+    text = f"#!/bin/bash\nexport OMP_NUM_THREADS=64\n{START}\n"
+    (tmp_path / "start.sh").write_text(text)
     assert main(["lint", str(tmp_path / "start.sh")]) == 1
-    assert check_launchers((tmp_path / "start.sh").read_text())[0].line == 3
+    assert [each.line for each in check_launchers(text)] == [3]
 
 
 def test_our_own_scripts_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
