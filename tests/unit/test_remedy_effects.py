@@ -14,10 +14,16 @@ from hpcncf.errors import UsageError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
-from hpcncf_analysis import remedy_effects
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.formatting import NONE
-from hpcncf_analysis.remedy_effects import Effect
+from hpcncf_analysis.remedy_effects import (
+    Effect,
+    describe_baseline,
+    describe_effect,
+    format_changes,
+    measure_effects,
+    remedies_table,
+)
 from hpcncf_analysis.report.build import gather_data
 from hpcncf_analysis.report.section import Paragraph
 from hpcncf_analysis.report.sections.causes import UNMEASURED, build_remedies
@@ -30,11 +36,16 @@ BASE: dict[str, Any] = {
 }
 
 
+OPEN = "not settled: repeats of the same settings differ by as much"
+WORSE = "the model is worse, whatever the speed (HR@10 0.800 to 0.700)"
+BETTER = "a better model (HR@10 0.330 to 0.746)"
+
+
 def effects(folder: Path, **settings: Any) -> list[Effect]:
     """Of the demo's generated results."""
     paths = make_results.demo(folder, **settings)
     make_results.complete(paths)
-    return remedy_effects.measure_effects(group_configurations(collect(paths).runs))
+    return measure_effects(group_configurations(collect(paths).runs))
 
 
 def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
@@ -53,11 +64,7 @@ def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
 def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
     found = effects(tmp_path, baseline=BASE)
     assert [each.on.rows[0]["varied"] == BASE for each in found] == [True] * 3 + [False] * 2
-    [alone] = [
-        each
-        for each in found
-        if remedy_effects.format_changes(each.changed) == "loader: vectorized"
-    ]
+    [alone] = [each for each in found if format_changes(each.changed) == "loader: vectorized"]
     assert alone.gain.value == pytest.approx(96_000 / 21_000, rel=0.05)
     assert alone.verdict == "gains"
 
@@ -65,7 +72,7 @@ def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
 def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     base, first = one([100, 101, 102]), one([200, 202, 204], fused=True)
     other, both = one([150, 151, 152], batch=2), one([240, 242, 244], fused=True, batch=2)
-    seen = remedy_effects.measure_effects([both, base, other, first])
+    seen = measure_effects([both, base, other, first])
     assert [each.one.label for each in seen] == ["fused", "batch", "fused, batch"]
     assert seen[-1].on is first
     assert seen[-1].changed == {"batch": 2}
@@ -75,73 +82,58 @@ def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "hr10", "verdict"),
+    ("before", "rates", "hr10", "said"),
     [
-        ([150, 151, 152], 0.8, "gains"),
-        ([60, 61, 62], 0.8, "loses"),
-        ([104, 105, 106], 0.8, "nothing"),
-        ([90, 130, 150], 0.8, "open"),
-        ([80, 104, 130], 0.8, "open"),  # no gain to be seen, and none to be ruled out
-        ([500, 501, 502], 0.7, "worse model"),
+        (0.8, [150, 151, 152], 0.8, "gains 1.50×"),
+        (0.8, [60, 61, 62], 0.8, "loses: 0.60× of the speed"),
+        (0.8, [104, 105, 106], 0.8, "does nothing here"),
+        (0.8, [90, 130, 150], 0.8, OPEN),
+        # No gain to be seen, and none to be ruled out; repeats apart by chance: 106 above 102.
+        (0.8, [80, 104, 130], 0.8, OPEN),
+        (
+            0.8,
+            [500, 501, 502],
+            0.7,
+            WORSE,
+        ),
+        (0.33, [100, 101, 102], 0.746, f"{BETTER}; does nothing for the speed here"),
+        (0.33, [150, 151, 152], 0.746, f"{BETTER}; gains 1.50×"),
+        (0.33, [60, 61, 62], 0.746, f"{BETTER}; loses: 0.60× of the speed"),
     ],
 )
-def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> None:
-    [seen] = remedy_effects.measure_effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
-    assert seen.verdict == verdict
-    sentence = remedy_effects.SENTENCES[seen.verdict].format(gain=f"{seen.gain.value:.2f}×")
-    quality = " (HR@10 0.800 to 0.700)" if verdict == "worse model" else ""
-    assert remedy_effects.describe_effect(seen) == sentence + quality
+def test_an_effect_is_described(before: float, rates: list[float], hr10: float, said: str) -> None:
+    [seen] = measure_effects([one([100, 101, 102], before), one(rates, hr10, fused=True)])
+    assert describe_effect(seen) == said
 
 
 @pytest.mark.parametrize(
-    ("rates", "said"),
-    [
-        ([99.0, 100.0, 101.0], "does nothing for the speed here"),
-        ([150.0, 151.0, 152.0], "gains 1.51×"),
-        ([60.0, 61.0, 62.0], "loses: 0.61× of the speed"),
-    ],
+    ("base", "rates", "verdict"),
+    [([98.0, 102.0], [106.0, 117.0], "open"), ([98.0, 102.0], [130.0, 139.0], "gains")],
 )
-def test_a_better_model_is_said_first(rates: list[float], said: str) -> None:
-    large = one([99.0, 100.0, 101.0], 0.33)
-    (seen,) = remedy_effects.measure_effects([large, one(rates, 0.746, lr_scale="linear")])
-    assert remedy_effects.describe_effect(seen) == f"a better model (HR@10 0.330 to 0.746); {said}"
+def test_a_gain_within_three_standard_errors_is_not_settled(
+    base: list[float], rates: list[float], verdict: str
+) -> None:
+    assert measure_effects([one(base), one(rates, pin="numa")])[0].verdict == verdict
 
 
 def test_two_repeats_that_happen_to_agree_settle_nothing_that_others_show_to_be_chance() -> None:
     """1.12 times as fast, apart: but repeats of the other settings are as far from one another."""
     base, pinned = one([100.0, 100.5]), one([112.0, 112.5], pin="numa")
-    seen = remedy_effects.measure_effects([base, pinned])
+    seen = measure_effects([base, pinned])
     assert [each.verdict for each in seen] == ["gains"]
     unsteady = [one([100.0, 112.0 + at], number=at) for at in range(3)]
-    found = remedy_effects.measure_effects([base, pinned, *unsteady])
-    assert {remedy_effects.format_changes(each.changed): each.verdict for each in found}[
-        "pin: numa"
-    ] == "open"
+    found = measure_effects([base, pinned, *unsteady])
+    assert {format_changes(each.changed): each.verdict for each in found}["pin: numa"] == "open"
 
 
-def test_a_gain_within_three_standard_errors_is_not_settled() -> None:
-    """The repeats lie apart, 106 above 102, and chance does as much with two of each."""
-    base, pinned = one([98.0, 102.0]), one([106.0, 117.0], pin="numa")
-    assert remedy_effects.measure_effects([base, pinned])[0].verdict == "open"
-    sure = one([130.0, 139.0], pin="numa")
-    assert remedy_effects.measure_effects([base, sure])[0].verdict == "gains"
-
-
-def test_one_repeat_says_that_it_is_one() -> None:
-    [seen] = remedy_effects.measure_effects([one([100]), one([300], fused=True)])
-    assert remedy_effects.describe_effect(seen) == "gains 3.00×, measured once"
-
-
-def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
-    seen = remedy_effects.measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
-    table = remedy_effects.remedies_table(seen)
-    assert table.rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
-    assert remedy_effects.describe_baseline(seen).startswith("Baseline: base.")
-
-
-def test_without_a_baseline_there_is_no_table(tmp_path: Path) -> None:
+def test_the_table_names_the_remedy_and_what_it_stands_on(tmp_path: Path) -> None:
+    seen = measure_effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
+    assert remedies_table(seen).rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
+    assert describe_baseline(seen).startswith("Baseline: base.")
+    [once] = measure_effects([one([100]), one([300], fused=True)])
+    assert describe_effect(once) == "gains 3.00×, measured once"
     assert effects(tmp_path) == []
-    assert remedy_effects.remedies_table([]) is None
+    assert remedies_table([]) is None
 
 
 def test_a_baseline_that_was_not_run_is_refused() -> None:
@@ -185,9 +177,9 @@ def test_a_setting_without_effect_is_not_compared() -> None:
     base, pinned = one([100, 101, 102]), one([125, 126, 127], **{"training.pin_memory": True})
     rows = [{**row, "warnings": [text]} for row in pinned.rows]
     pinned = replace(pinned, rows=rows)
-    (effect,) = remedy_effects.measure_effects([base, pinned])
-    assert (effect.verdict, remedy_effects.describe_effect(effect)) == ("no effect", text)
-    table = remedy_effects.remedies_table([effect])
+    (effect,) = measure_effects([base, pinned])
+    assert (effect.verdict, describe_effect(effect)) == ("no effect", text)
+    table = remedies_table([effect])
     assert table
     assert set(table.rows[0][2:-1]) == {NONE}
 
@@ -209,5 +201,5 @@ def test_compilation_shows_its_start_up_and_the_steps_after_which_it_pays(
         )
         for each, startup_s in ((base, 4.5), (compiled, 35.0))
     ]
-    (effect,) = remedy_effects.measure_effects(timed)
-    assert words.rstrip(",") in remedy_effects.describe_effect(effect)
+    (effect,) = measure_effects(timed)
+    assert words.rstrip(",") in describe_effect(effect)
