@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,6 +53,8 @@ MAX_FACTS: Final = 12
 MAX_EVIDENCE: Final = 2
 # More rows that are beaten nobody reads; the front is shown whole.
 MAX_BEATEN: Final = 20
+# Of the tables of choices and of all rows; those without a value are left out.
+FIGURES: Final = ("time", "core time", "GPU time", "cost", "CPU efficiency")
 CHOICE_NAMES: Final[dict[Choice, str]] = {
     "cheapest": "least core-hours",
     "recommended": "recommended",
@@ -222,10 +224,8 @@ def choices_table(table: Judgement) -> Table | None:
     """Least core-hours, recommended, fastest; None if nothing was judged."""
     if not table.judged:
         return None
-    heads, figures = _figure_columns(table, table.judged)
-    columns = ["choice", "configuration", *heads, "confidence"]
-    by_key: dict[str, list[Choice]] = {}
     names = choice_names(table)
+    by_key: dict[str, list[Choice]] = {}
     for choice in names:
         row = table.chosen(choice)
         by_key.setdefault(row.key if row else "", []).append(choice)
@@ -234,12 +234,13 @@ def choices_table(table: Judgement) -> Table | None:
         row = table.chosen(choices[0])
         name = ", ".join(names[choice] for choice in choices)
         if row is None:
-            rows.append([name, "none yet", *[NONE] * (len(columns) - 2)])
+            rows.append([name, "none yet", *[NONE] * (len(FIGURES) + 1)])
             continue
         first = next(choice for choice in CHOICES if choice in choices)
         level = assess_confidence(row, first, table).level
-        rows.append([name, row.label, *figures(row), level])
-    return Table(columns, rows, frozenset({"configuration", "confidence"}))
+        rows.append([name, row.label, *_figures(row, table), level])
+    columns = ["choice", "configuration", *FIGURES, "confidence"]
+    return Table(columns, rows, frozenset({"configuration", "confidence"})).without_empty_columns
 
 
 def all_rows_table(table: Judgement) -> Table | None:
@@ -248,10 +249,13 @@ def all_rows_table(table: Judgement) -> Table | None:
         return None
     beaten = [row for row in table.judged if row.beaten_by]
     hidden = {row.key for row in beaten[MAX_BEATEN:]}
-    shown = [row for row in table.rows if row.key not in hidden]
-    heads, figures = _figure_columns(table, shown)
-    rows = [[row.label, *figures(row), _place(row, table)] for row in shown]
-    return Table(["configuration", *heads, "place"], rows, frozenset({"place"}))
+    rows = [
+        [row.label, *_figures(row, table), _place(row, table)]
+        for row in table.rows
+        if row.key not in hidden
+    ]
+    columns = ["configuration", *FIGURES, "place"]
+    return Table(columns, rows, frozenset({"place"})).without_empty_columns
 
 
 def choice_names(table: Judgement) -> dict[Choice, str]:
@@ -259,23 +263,15 @@ def choice_names(table: Judgement) -> dict[Choice, str]:
     return CHOICE_NAMES | ({"cheapest": "least cost"} if table.prices.of_an_hour else {})
 
 
-def _figure_columns(
-    table: Judgement, shown: Sequence[Judged]
-) -> tuple[list[str], Callable[[Judged], list[str]]]:
-    """Time, cost and efficiency of the whole job: names of the columns, and a row's cells."""
-    on_gpus, priced = any(row.on_gpus for row in shown), bool(table.prices.of_an_hour)
-
-    def cells(row: Judged) -> list[str]:
-        return [
-            format_duration(row.seconds),
-            format_core_time(row.core_h),
-            *([format_gpu_time(row.gpu_h) if row.on_gpus else NONE] if on_gpus else []),
-            *([table.prices.show(row.money)] if priced else []),
-            format_percent(row.efficiency),
-        ]
-
-    gpus, cost = ["GPU time"] * on_gpus, ["cost"] * priced
-    return ["time", "core time", *gpus, *cost, "CPU efficiency"], cells
+def _figures(row: Judged, table: Judgement) -> list[str]:
+    """Time, cost and efficiency of the whole job, under FIGURES."""
+    return [
+        format_duration(row.seconds),
+        format_core_time(row.core_h),
+        format_gpu_time(row.gpu_h) if row.on_gpus else NONE,
+        table.prices.show(row.money),
+        format_percent(row.efficiency),
+    ]
 
 
 def _place(row: Judged, table: Judgement) -> str:
