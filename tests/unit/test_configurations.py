@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import make_configurations
 import pytest
 
 from hpcncf.job.spec import Training
@@ -38,49 +39,36 @@ from hpcncf_analysis.report.sections.speed import efficiency_against_speed, spee
 def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:
     """A completed run of `ranks` with `cores` each, 100 instances/s and 90 % efficiency."""
     rate = changes.get("instances_per_s", 100.0)
+    seconds = 1000 / rate if rate else None
     plain = {
-        "run_id": "0123456789ab",
         "config": f"{loader}-{ranks}-{cores}-{changes.get('num_workers', 0)}",
         "state": "completed",
         "retired": False,
         "stale": None,
-        "workload": "ncf",
-        "by_hand": False,
-        "command": None,
-        "nodes": 1,
         "tasks_per_node": ranks,
         "cpus_per_task": cores,
-        "gpus_per_node": 0,
         "world_size": ranks,
         "threads": cores,
         "loader": loader,
         "num_workers": 0,
         "batch": 256,
         "batch_size_per_rank": None,
-        "cores_allocated": float(ranks * cores),
         "cores_usable": float(ranks * cores),
-        "cores_used": 0.9 * ranks * cores,
-        "cpu_efficiency": 0.9,
-        "cpu_model": "Example CPU",
         "commit": "abc",
-        "others_cores": 0.0,
         "slurm_differs": None,
         "elapsed_s": 100.0,
         "startup_s": 1.0,
         "instances_per_s": rate,
-        "seconds_per_epoch": 1000 / rate if rate else None,
-        "core_s_per_epoch": ranks * cores * 1000 / rate if rate else None,
+        "seconds_per_epoch": seconds,
+        "core_s_per_epoch": seconds and ranks * cores * seconds,
         "hr10": 0.87,
-        "epoch_extrapolated": False,
         "unseen_test_rows": 150,
-        "test_rows": 654,
         "baseline_hr10": 0.9,
         "mem_gb": 2.0,
-        "memory_peak_mib": 400.0,
         "memory_efficiency": 400 / 2048,
         "memory_growth_mib": None,
     }
-    return plain | changes
+    return make_configurations.row(cores=ranks * cores) | plain | changes
 
 
 def by_label(*rows: Any) -> dict[str, Configuration]:
