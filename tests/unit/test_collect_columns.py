@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_results import START
 
-from hpcncf.collect import collect as repeats
 from hpcncf.collect import resource_columns
-from hpcncf.collect.collect import collect
+from hpcncf.collect.collect import collect, mark_outliers, outliers
 from hpcncf.collect.resource_columns import GPUS, WAITS, columns_gpus, columns_waits
 from hpcncf.collect.training_columns import (
+    Row,
     drift,
     efficiency_in_training,
     figures_steady,
@@ -82,10 +82,31 @@ def node(spent: list[float], started_after_s: float = 0.0) -> NodeRecord:
     )
 
 
-def test_training_counts_the_windows_between_first_and_last_step(rank: RankRecord) -> None:
-    """Windows 4-6, 6-8, 8-10 s: (1 + 3 + 2) / (6 s x 2 cores); the idle start is left out."""
-    found = efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 3.0, 2.0, 0.0])])
-    assert found == pytest.approx(6 / 12)
+@pytest.mark.parametrize(
+    ("spent", "started_after_s", "training_s", "share"),
+    [
+        # Windows 4-6, 6-8, 8-10 s on 2 cores; the idle start is left out.
+        ([1.0, 1.0, 1.0, 3.0, 2.0, 0.0], 0.0, 5.0, (1 + 3 + 2) / 12),
+        # A series that began at second 1: whole windows inside 4-10 s are 5-7 and 7-9 s.
+        ([3.0, 1.0, 2.0, 1.0, 1.0], 1.0, 5.0, (2 + 1) / 8),
+        ([2.0, 2.0, 2.0, 2.0], 0.0, 0.1, None),  # shorter than a window
+        ([1.0, 1.0, 1.0, 1.0, 2.0], 0.0, 5.0, None),  # of 8 CPU seconds it saw 6
+    ],
+)
+def test_training_counts_the_windows_between_first_and_last_step(
+    rank: RankRecord,
+    spent: list[float],
+    started_after_s: float,
+    training_s: float,
+    share: float | None,
+) -> None:
+    assert rank.training
+    rank.training.training_s = training_s
+    series = node(spent, started_after_s)
+    assert efficiency_in_training([rank], [series]) == pytest.approx(share)
+    assert efficiency_in_training([rank], []) is None
+    rank.training = None
+    assert efficiency_in_training([rank], [series]) is None
 
 
 def test_memory_that_grows_is_that_of_the_node_where_it_grew_most() -> None:
@@ -95,29 +116,6 @@ def test_memory_that_grows_is_that_of_the_node_where_it_grew_most() -> None:
     assert memory_growth([flat]) is None
     steep.anonymous_mib = [500.0 + 10 * number for number in range(30)]
     assert memory_growth([flat, steep]) == pytest.approx(240, rel=0.05)
-
-
-def test_a_series_that_began_later_is_put_in_its_place(rank: RankRecord) -> None:
-    """From second 1: whole windows inside 4-10 s are 5-7 and 7-9 s."""
-    series = node([3.0, 1.0, 2.0, 1.0, 1.0], started_after_s=1.0)
-    assert efficiency_in_training([rank], [series]) == pytest.approx((2 + 1) / 8)
-
-
-def test_a_training_shorter_than_a_window_says_nothing(rank: RankRecord) -> None:
-    assert rank.training
-    rank.training.training_s = rank.training.evaluation_s = 0.1
-    assert efficiency_in_training([rank], [node([2.0, 2.0, 2.0, 2.0])]) is None
-
-
-def test_a_series_that_missed_some_ranks_says_nothing(rank: RankRecord) -> None:
-    """Of 8 CPU seconds it saw 6, less than nine tenths."""
-    assert efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 1.0, 2.0])]) is None
-    assert efficiency_in_training([rank], []) is None
-
-
-def test_a_command_has_no_training(rank: RankRecord) -> None:
-    alone = rank.model_copy(update={"training": None})
-    assert efficiency_in_training([alone], [node([2.0, 2.0, 2.0, 2.0])]) is None
 
 
 def test_others_are_averaged_over_time_and_summed_over_nodes() -> None:
@@ -148,17 +146,11 @@ def test_threads_add_up_and_what_the_ranks_of_a_node_share_counts_once(
     assert (row["runnable_mean"], row["runqueue_s"], row["major_faults"]) == (4.5, 9.0, 21)
     assert row["throttled_s"] == 5.0 + 2.0
     assert row["io_pressure_s"] == 2.5
-
-
-def test_what_one_rank_does_not_say_is_not_known_of_the_run(ranks: list[RankRecord]) -> None:
+    assert row["blocked_s"] is None, "as of an older version"
     ranks[1].cpu.throttled_s = ranks[1].cpu.runqueue_s = None
     row = columns_waits(ranks)
     assert (row["throttled_s"], row["runqueue_s"], row["runnable_mean"]) == (None, None, 4.5)
-
-
-def test_records_of_an_older_version_say_nothing(tmp_path: Path) -> None:
-    run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
-    assert columns_waits([make_results.rank_record(run, 0)]) == dict.fromkeys(WAITS)
+    assert list(row) == list(WAITS)
 
 
 BEGAN = make_results.START.timestamp()
@@ -222,33 +214,21 @@ def test_runs_that_share_a_gpu_share_its_joules(run: Run) -> None:
     assert (row["gpu_j_per_epoch"], row["gpu_energy_j"]) == (200.0, 400.0)
 
 
-def test_clocks_that_nothing_held_down_have_no_reason(run: Run) -> None:
-    free = gpu(0, [1.0], [1.0])
-    free.throttled = {"power": [0.0], "thermal": [0.0]}
-    seen = gpu_node(run, free)
-    seen.start_s, seen.length_s = [0.0], [1.0]
-    row = columns_gpus(run, [seen], 10.0, 6.0, (BEGAN, BEGAN + 9))
+def test_what_nvml_did_not_see_throughout_is_not_known(run: Run) -> None:
+    """And clocks that nothing held down have no reason; without NVML only hours are known."""
+    partly = gpu(0, [0.5, None, 0.5], [1.0, None, 1.0])
+    partly.throttled = {"power": [0.0] * 3, "thermal": [0.0] * 3}
+    row = columns_gpus(run, [gpu_node(run, partly)], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    assert (row["gpu_energy_j"], row["gpu_j_per_epoch"], row["gpu_busy"]) == (None, None, 0.5)
     assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.0, None)
-
-
-def test_energy_that_is_not_known_throughout_is_not_known(run: Run) -> None:
-    seen = gpu_node(run, gpu(0, [0.5, None, 0.5], [1.0, None, 1.0]))
-    row = columns_gpus(run, [seen], 10.0, 6.0, (BEGAN, BEGAN + 9))
-    assert (row["gpu_energy_j"], row["gpu_j_per_epoch"]) == (None, None)
-    assert row["gpu_busy"] == 0.5
-
-
-def test_without_nvml_only_the_hours_are_known(run: Run) -> None:
     plain = make_results.node_record(run, windows=3)
     row = columns_gpus(run, [plain], 1800.0, 6.0, (BEGAN, BEGAN + 9))
     hours = {"gpus": 2, "gpu_hours": 1.0}
     assert row == dict.fromkeys(GPUS) | hours
-
-
-def test_a_run_without_gpus_says_nothing_of_them(tmp_path: Path) -> None:
-    run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
-    seen = gpu_node(run, gpu(0, [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]))
-    assert columns_gpus(run, [seen], 10.0, None, (0.0, 0.0)) == dict.fromkeys(GPUS)
+    shape = run.resources.model_copy(update={"gpus_per_node": 0})
+    none = run.model_copy(update={"resources": shape})
+    row = columns_gpus(none, [gpu_node(none, partly)], 10.0, None, (0.0, 0.0))
+    assert row == dict.fromkeys(GPUS)
 
 
 def trained(
@@ -280,19 +260,20 @@ def trained(
     )
 
 
-def test_drift_is_the_last_thirds_median_over_the_firsts() -> None:
-    """Medians 2 and 3: a half more, whatever lies between."""
-    assert drift(trained([2, 2, 9, 7, 7, 7, 3, 3, 1])) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("seconds", [[], [1.0] * 8, [0.0] * 9])
-def test_too_few_steps_have_no_drift(seconds: list[float]) -> None:
-    assert drift(trained(seconds)) is None
-
-
-def test_warm_up_steps_do_not_count_as_drift() -> None:
-    """Five warm-up steps lie in the first three entries of two steps each."""
-    assert drift(trained([9.0] * 3 + [1.0] * 9, warmup=5, every=2)) == 0
+@pytest.mark.parametrize(
+    ("seconds", "warmup", "every", "drifted"),
+    [
+        ([2, 2, 9, 7, 7, 7, 3, 3, 1], 0, 1, 0.5),  # medians 2 and 3, whatever lies between
+        ([9.0] * 3 + [1.0] * 9, 5, 2, 0.0),  # five warm-up steps lie in the first three entries
+        ([], 0, 1, None),
+        ([1.0] * 8, 0, 1, None),
+        ([0.0] * 9, 0, 1, None),
+    ],
+)
+def test_drift_is_the_last_thirds_median_over_the_firsts(
+    seconds: list[float], warmup: int, every: int, drifted: float | None
+) -> None:
+    assert drift(trained(seconds, warmup=warmup, every=every)) == pytest.approx(drifted)
 
 
 def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_run() -> None:
@@ -305,6 +286,11 @@ def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_ru
     [
         (0.25, 0.0, ["unsteady: steps took 25% longer in the last third than in the first"]),
         (-0.25, 0.0, ["unsteady: steps took 25% shorter in the last third than in the first"]),
+        (
+            0.0,
+            0.2,
+            ["unsteady: 20% of the steps' time went to single steps of over ten times the median"],
+        ),
         (0.1, 0.05, []),
         (None, None, []),
     ],
@@ -313,11 +299,6 @@ def test_an_unsteady_run_says_so(
     drift: float | None, pauses: float | None, said: list[str]
 ) -> None:
     assert unsteady({"step_drift": drift, "pause_share": pauses}) == said
-
-
-def test_pauses_make_a_run_unsteady() -> None:
-    (said,) = unsteady({"step_drift": 0.0, "pause_share": 0.2})
-    assert said.startswith("unsteady: 20% of the steps' time went to single steps")
 
 
 @pytest.mark.parametrize(
@@ -337,14 +318,14 @@ def test_an_outlier_is_far_by_its_score_and_by_its_share(
     values: list[float], far: dict[str, float]
 ) -> None:
     """104 is 40 MADs from 100.1, and 4 %: repeats that agree so well have no outlier."""
-    found = repeats.outliers({str(at): value for at, value in enumerate(values)})
+    found = outliers({str(at): value for at, value in enumerate(values)})
     assert found == pytest.approx(far, abs=0.01)
 
 
 @given(st.lists(st.floats(1, 1000), min_size=3, max_size=9), st.sampled_from([0.25, 4.0]))
 def test_another_unit_makes_no_other_outliers(values: list[float], unit: float) -> None:
-    plain = repeats.outliers({str(at): value for at, value in enumerate(values)})
-    scaled = repeats.outliers({str(at): value * unit for at, value in enumerate(values)})
+    plain = outliers({str(at): value for at, value in enumerate(values)})
+    scaled = outliers({str(at): value * unit for at, value in enumerate(values)})
     assert len(plain) <= len(values) / 2
     assert scaled == plain
 
@@ -362,31 +343,25 @@ def repeat(run_id: str, speed: float | None, **changes: Any) -> dict[str, Any]:
 
 
 def test_an_outlier_keeps_its_place_and_gets_a_warning() -> None:
-    rows = repeats.mark_outliers([repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0)])
+    """Commands without a speed are judged by their time."""
+    rows = mark_outliers([repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0)])
     assert [row["outlier"] for row in rows] == [None, None, 0.5]
     assert rows[0]["warnings"] == ["cold"]
     assert rows[2]["warnings"][1].startswith("an outlier: its speed is 0.50 times the median")
-
-
-def test_commands_without_a_speed_are_judged_by_their_time() -> None:
     times = {"x": 10.0, "y": 10.1, "z": 20.0}
     rows = [repeat(name, None, elapsed_s=seconds) for name, seconds in times.items()]
-    assert "its elapsed time is 1.98 times" in repeats.mark_outliers(rows)[2]["warnings"][1]
+    assert "its elapsed time is 1.98 times" in mark_outliers(rows)[2]["warnings"][1]
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"retired": True}, {"config": "b"}])
 def test_only_completed_repeats_of_one_configuration_are_compared(changes: dict[str, Any]) -> None:
     rows = [repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0, **changes)]
-    assert [row["outlier"] for row in repeats.mark_outliers(rows)] == [None, None, None]
+    assert [row["outlier"] for row in mark_outliers(rows)] == [None, None, None]
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> ResultPaths:
     return make_results.demo(tmp_path, repeats=1)
-
-
-def first_run(paths: ResultPaths) -> Run:
-    return make_results.plan_of(paths).runs[0]
 
 
 def leave_attempt(paths: ResultPaths, run: Run, number: int, outcome: str) -> None:
@@ -397,18 +372,14 @@ def leave_attempt(paths: ResultPaths, run: Run, number: int, outcome: str) -> No
     if outcome == "killed":
         write_record(attempt.progress, progress(run, number))
         return
+    error = None if outcome == "completed" else {"type": "Stopped", "message": "stopped by USR2"}
+    changes = {"attempt": number, "outcome": outcome, "error": error}
     for rank in range(run.resources.world_size):
-        record = make_results.rank_record(run, rank)
-        error = (
-            None if outcome == "completed" else {"type": "Stopped", "message": "stopped by USR2"}
-        )
-        write_record(
-            attempt.rank(rank),
-            record.model_copy(update={"attempt": number, "outcome": outcome, "error": error}),
-        )
+        record = make_results.rank_record(run, rank).model_copy(update=changes)
+        write_record(attempt.rank(rank), record)
 
 
-def progress(run: Run, number: int) -> Progress:
+def progress(run: Run, number: int, **changes: Any) -> Progress:
     return Progress(
         run_id=run.id,
         attempt=number,
@@ -421,67 +392,53 @@ def progress(run: Run, number: int) -> Progress:
         steps_per_epoch=328,
         instances_per_s=1000.0,
         cpu_efficiency=0.5,
+        **changes,
     )
 
 
-def test_what_all_attempts_took_is_their_sum(paths: ResultPaths) -> None:
-    run = first_run(paths)
-    leave_attempt(paths, run, 1, "stopped")
+def tried(paths: ResultPaths, run: Run, first: str) -> tuple[list[Row], Row]:
+    """Rows of its attempts, and its own, once a second attempt was completed."""
+    leave_attempt(paths, run, 1, first)
     leave_attempt(paths, run, 2, "completed")
     found = collect(paths)
-    (row,) = [row for row in found.runs if row["run_id"] == run.id]
-    first, second = found.attempts
+    return found.attempts, next(row for row in found.runs if row["run_id"] == run.id)
+
+
+def test_what_all_attempts_took_is_their_sum(paths: ResultPaths) -> None:
+    run, other = make_results.plan_of(paths).runs[:2]
+    (first, second), row = tried(paths, run, "stopped")
     assert [first["outcome"], second["outcome"]] == ["stopped", "completed"]
     assert first["error"] == "Stopped: stopped by USR2"
     assert row["attempts"] == 2
     assert row["elapsed_all_s"] == pytest.approx(2 * row["elapsed_s"])
     assert row["core_hours_all"] == pytest.approx(2 * row["core_hours"])
     assert row["cpu_efficiency_all"] == pytest.approx(row["cpu_efficiency"])
+    never = next(row for row in collect(paths).runs if row["run_id"] == other.id)
+    assert (never["attempts"], never["elapsed_all_s"], never["core_hours_all"]) == (0, None, None)
 
 
 def test_a_killed_attempt_is_accounted_from_its_last_sign_of_life(paths: ResultPaths) -> None:
-    run = first_run(paths)
-    leave_attempt(paths, run, 1, "killed")
-    leave_attempt(paths, run, 2, "completed")
-    found = collect(paths)
-    killed, _ = found.attempts
+    run = make_results.plan_of(paths).runs[0]
+    (killed, _), row = tried(paths, run, "killed")
     assert (killed["outcome"], killed["figures_from"]) == ("lost", "progress")
     assert (killed["elapsed_s"], killed["cpu_efficiency"]) == (50.0, 0.5)
-    (row,) = [row for row in found.runs if row["run_id"] == run.id]
     assert row["elapsed_all_s"] == pytest.approx(row["elapsed_s"] + 50)
     assert row["warnings"] == []
-
-
-def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> None:
-    run = next(run for run in make_results.plan_of(paths).runs if run.resources.world_size > 1)
-    leave_attempt(paths, run, 1, "killed")
-    attempt = paths.run(run.id).attempt(1)
-    known = progress(run, 1).model_copy(update={"cpu_s": 7.0})
-    write_record(attempt.progress, known)
-    leave_attempt(paths, run, 2, "completed")
-    ranks = run.resources.world_size
-    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(7.0 * ranks)
-    node = make_results.node_record(run)
-    write_record(attempt.node(0), node)
-    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(sum(node.tree_cpu_s))
-
-
-def test_an_attempt_that_left_nothing_is_said_to_be_missing_from_the_sum(
-    paths: ResultPaths,
-) -> None:
-    run = first_run(paths)
-    leave_attempt(paths, run, 1, "killed")
     paths.run(run.id).attempt(1).progress.unlink()
-    leave_attempt(paths, run, 2, "completed")
-    found = collect(paths)
-    (row,) = [row for row in found.runs if row["run_id"] == run.id]
+    (row,) = [row for row in collect(paths).runs if row["run_id"] == run.id]
     assert row["elapsed_all_s"] == pytest.approx(row["elapsed_s"])
     assert any("attempt 1 left no figures" in warning for warning in row["warnings"])
 
 
-def test_a_run_never_tried_has_no_sums(paths: ResultPaths) -> None:
-    row = collect(paths).runs[0]
-    assert (row["attempts"], row["elapsed_all_s"], row["core_hours_all"]) == (0, None, None)
+def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> None:
+    run = next(run for run in make_results.plan_of(paths).runs if run.resources.world_size > 1)
+    tried(paths, run, "killed")
+    attempt = paths.run(run.id).attempt(1)
+    write_record(attempt.progress, progress(run, 1, cpu_s=7.0))
+    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(7.0 * run.resources.world_size)
+    node = make_results.node_record(run)
+    write_record(attempt.node(0), node)
+    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(sum(node.tree_cpu_s))
 
 
 @pytest.fixture
@@ -513,22 +470,14 @@ def test_phases_are_shares_over_all_ranks_and_the_slowest_rank_makes_the_speed(
     }
 
 
-def test_a_speed_that_was_reported_is_not_computed(both: list[RankRecord]) -> None:
+def test_what_ranks_report_is_taken_as_they_mean_it(both: list[RankRecord]) -> None:
     one: Reported = {"input_s": 1, "instances": 10, "instances_per_s": 7.5}
-    assert columns(both, one, one)["instances_per_s"] == 7.5
-
-
-def test_without_every_ranks_instances_there_is_no_speed(both: list[RankRecord]) -> None:
+    assert columns(both, one, one)["instances_per_s"] == 7.5, "reported, not computed"
     found = columns(both, {"input_s": 1.0, "instances": 10}, {"input_s": 1.0})
-    assert "instances_per_s" not in found
+    assert "instances_per_s" not in found, "one rank's instances are missing"
     assert found["input_share"] == 1.0
-
-
-def test_evaluation_and_startup_stand_in_their_own_columns(both: list[RankRecord]) -> None:
-    assert columns(both, {"evaluation_s": 4, "startup_s": 2.5}, {}) == {
-        "evaluation_s": 4,
-        "startup_s": 2.5,
-    }
+    own = {"evaluation_s": 4, "startup_s": 2.5}
+    assert columns(both, own, {}) == own
 
 
 @pytest.mark.parametrize("value", ["soon", True, -1.0])
