@@ -180,19 +180,14 @@ def _quiet_worker(_: int) -> None:
 
 
 def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
-    """Raises HpcncfError if the workers of `ranks` ranks on this node would not fit there."""
-    disk = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
-    if disk:
-        share = -(-schedule.batch // schedule.world_size)
-        columns = len(data.manifest.context_columns)
-        check_shared_memory_room(
-            shared_memory_bytes(training, share, columns) * ranks, ranks, disk.free
-        )
-
-
-def check_shared_memory_room(needed: int, ranks: int, free: int) -> None:
-    """Raises HpcncfError if more bytes are needed than are free: workers would die by SIGBUS in the
-    middle of an epoch."""
+    """Raises HpcncfError if the workers of `ranks` ranks on this node would not fit there: they
+    would die by SIGBUS in the middle of an epoch."""
+    if not Path(SHM).is_dir():
+        return
+    share = -(-schedule.batch // schedule.world_size)
+    columns = len(data.manifest.context_columns)
+    needed = shared_memory_bytes(training, share, columns) * ranks
+    free = shutil.disk_usage(SHM).free
     if needed > free:
         raise HpcncfError(
             f"{SHM}: {free / 2**20:,.0f} MiB are free, but the DataLoader workers of {ranks} "

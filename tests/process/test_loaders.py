@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from hpcncf.ncf.data.arrays import Rows, Split, unpack_context
 from hpcncf.ncf.data.prepare import Recipe, write_prepared
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.data.split import draw_test_negatives, write_split
-from hpcncf.ncf.loaders import Loader, check_shared_memory_room
+from hpcncf.ncf.loaders import Loader, check_shared_memory
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
 
@@ -162,10 +164,17 @@ def test_workers_hold_batches_in_shared_memory() -> None:
     assert shared_memory_bytes(Training(loader="batched"), 100, 21) == 0
 
 
-def test_too_little_shared_memory_is_reported_before_workers_die_of_it() -> None:
-    check_shared_memory_room(2**20, 2, 2**20)
-    with pytest.raises(HpcncfError, match=r"/dev/shm: 1 MiB are free, .* 2 ranks need 3 MiB"):
-        check_shared_memory_room(3 * 2**20, 2, 2**20)
+def test_too_little_shared_memory_is_reported_before_workers_die_of_it(
+    data: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(loader="batched", num_workers=3)
+    schedule = Schedule(data.manifest.train_rows, 50)
+    needed = 2 * shared_memory_bytes(training, 50, 9)
+    free = [needed, needed - 1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free.pop(0)))
+    check_shared_memory(training, schedule, data, ranks=2)
+    with pytest.raises(HpcncfError, match=r"/dev/shm: 0 MiB are free, .* 2 ranks need 0 MiB"):
+        check_shared_memory(training, schedule, data, ranks=2)
 
 
 @pytest.mark.gpu

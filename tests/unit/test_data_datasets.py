@@ -525,23 +525,26 @@ def test_context_is_that_of_the_review(tmp_path: Path) -> None:
     ],
 )
 def test_years_as_elite_are_counted_in_each_releases_form(elite: object, years: int) -> None:
-    row = {"yelping_since": "2010-01-02", "friends": [], "elite": elite}
-    assert datasets._user(row, "user.json:1") == (0, years / 20, 2010)
+    row = {"user_id": "u", "yelping_since": "2010-01-02", "friends": [], "elite": elite}
+    assert datasets.User.model_validate(row).context() == (0, years / 20, 2010)
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"user_id": "u0"', r"review.json:6: not JSON"),
-        ("[1]", r"review.json:6: expected an object"),
+        ('{"user_id": "u0"', r"review.json:6: Invalid JSON"),
+        ("[1]", r"review.json:6: Input should be an object"),
         (
             '{"user_id": "u0", "business_id": "b9", "date": "2018-01-01"}',
             r"b9 is not in .*business",
         ),
-        ('{"user_id": "u0", "business_id": "b1", "date": "soon"}', r":6: date: expected a date"),
+        (
+            '{"user_id": "u0", "business_id": "b1", "date": "soon"}',
+            r":6: date: Input should be a valid datetime.*; came 'soon'",
+        ),
         (
             '{"user_id": 7, "business_id": "b1", "date": "2018-01-01"}',
-            r":6: user_id: expected text",
+            r":6: user_id: Input should be a valid string; came 7",
         ),
     ],
 )

@@ -23,7 +23,6 @@ those of the files. Line n of `*.test.negative` is `(user,item)`, the pair of li
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import zipfile
@@ -37,12 +36,14 @@ from pathlib import Path
 from queue import Empty, Queue
 from secrets import token_hex
 from threading import Thread
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
+from hpcncf.errors import abbreviate
 from hpcncf.ncf.data.arrays import Int64s, Rows, Split
 from hpcncf.ncf.data.manifest import (
     FORMAT_VERSION,
@@ -343,35 +344,80 @@ def _find(source: Path, part: str) -> Path:
     raise WrongRequest(f"{source}: contains neither {' nor '.join(names)}")
 
 
+Id = Annotated[str, Field(min_length=1)]
+
+
+class Business(BaseModel):
+    business_id: Id
+    latitude: FiniteFloat
+    longitude: FiniteFloat
+
+
+class User(BaseModel):
+    user_id: Id
+    yelping_since: datetime
+    friends: list[Any] | str | None = None
+    elite: list[Any] | str | None = None
+
+    def context(self) -> tuple[float, float, int]:
+        """Friends, years as elite, and the year of the first day."""
+        friends = _list(self.friends)
+        # A set, because Yelp's file writes the year 2020 as `20,20`.
+        elite = {str(year).strip() for year in _list(self.elite)}
+        return math.log1p(len(friends)) / 10, len(elite) / 20, self.yelping_since.year
+
+
+def _list(value: list[Any] | str | None) -> list[Any]:
+    """Earlier releases have lists, later ones text with commas; no friends are `None`."""
+    if isinstance(value, str):
+        return [each for each in value.split(",") if each.strip() not in ("", "None")]
+    return value or []
+
+
+class Review(BaseModel):
+    user_id: Id
+    business_id: Id
+    date: datetime
+
+
+Row = TypeVar("Row", bound=BaseModel)
+
+
+def _read_json(kind: type[Row], file: Path, report: Report) -> Iterator[tuple[str, Row]]:
+    """Each row after its place. Raises DataError with the line of the first broken one."""
+    for number, (where, line) in enumerate(read_lines(file)):
+        try:
+            yield where, kind.model_validate_json(line)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = "".join(f"{part}: " for part in problem["loc"])
+            came = abbreviate(problem["input"])
+            raise DataError(f"{where}: {key}{problem['msg']}; came {came}") from None
+        if number % 10_000 == 0:
+            report(f"reading {file}: {number:,} rows")
+
+
 def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[NamedBlock]:
     """The reviews with their context, a block at a time.
 
-    Memory holds two numbers of each business and three of each user. Raises DataError with the
-    line of the first broken row.
+    Memory holds two numbers of each business and three of each user.
     """
     places = {
-        _text(row, "business_id", where): (
-            _number(row, "latitude", where) / 90,
-            _number(row, "longitude", where) / 180,
-        )
-        for where, row in _rows(files["business"], report)
+        row.business_id: (row.latitude / 90, row.longitude / 180)
+        for _, row in _read_json(Business, files["business"], report)
     }
-    people = {
-        _text(row, "user_id", where): _user(row, where)
-        for where, row in _rows(files["user"], report)
-    }
-    rows = _rows(files["review"], report)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
-        users, items, seasons, daytimes, numbers, times = [], [], [], [], [], []
+    people = {row.user_id: row.context() for _, row in _read_json(User, files["user"], report)}
+    reviews = _read_json(Review, files["review"], report)
+    while some := list(islice(reviews, ROWS_AT_ONCE)):
+        seasons, daytimes, numbers = [], [], []
         for where, row in some:
-            user, item = _text(row, "user_id", where), _text(row, "business_id", where)
-            if item not in places:
-                raise DataError(f"{where}: business_id: {item} is not in {files['business'].name}")
-            at = _date(row, "date", where)
-            friends, elite, since = people.get(user, _UNKNOWN_USER)
+            if row.business_id not in places:
+                raise DataError(
+                    f"{where}: business_id: {row.business_id} is not in {files['business'].name}"
+                )
+            at = row.date
+            friends, elite, since = people.get(row.user_id, _UNKNOWN_USER)
             week = 2 * math.pi * at.isocalendar().week / 53
-            users.append(user)
-            items.append(item)
             season = [name for begin, name in SEASONS if (at.month, at.day) >= begin]
             seasons.append(season[-1] if season else "winter")
             daytime = [name for hour, name in DAYTIMES if at.hour >= hour]
@@ -379,66 +425,16 @@ def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[NamedBlo
             seniority = (at.year - since) / 20 if since else 0.0
             weekend = float(at.weekday() >= 5)
             person = (friends, elite, seniority)
-            numbers.append((weekend, math.sin(week), math.cos(week), *places[item], *person))
-            times.append(int(at.timestamp()))
+            place = places[row.business_id]
+            numbers.append((weekend, math.sin(week), math.cos(week), *place, *person))
         table = np.array(numbers, dtype=np.float64)
-        context: dict[str, Any] = {"season": seasons, "daytime": daytimes}
-        context |= {name: table[:, at] for at, name in enumerate(NUMBERS)}
-        wheres = [where for where, _ in some]
-        yield NamedBlock(users, items, context, np.array(times, dtype=np.int64), wheres.__getitem__)
-
-
-def _rows(file: Path, report: Report) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, (where, line) in enumerate(read_lines(file)):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected an object, came {line[:80]!r}")
-        if number % 10_000 == 0:
-            report(f"reading {file}: {number:,} rows")
-        yield where, row
-
-
-def _user(row: Mapping[str, Any], where: str) -> tuple[float, float, int]:
-    """Friends, years as elite, and the year of the first day."""
-    friends = _list(row.get("friends"))
-    # A set, because Yelp's file writes the year 2020 as `20,20`.
-    elite = {str(year).strip() for year in _list(row.get("elite"))}
-    since = _date(row, "yelping_since", where).year
-    return math.log1p(len(friends)) / 10, len(elite) / 20, since
-
-
-def _list(value: Any) -> list[Any]:
-    """Earlier releases have lists, later ones text with commas; no friends are `None`."""
-    if isinstance(value, str):
-        return [each for each in value.split(",") if each.strip() not in ("", "None")]
-    return value if isinstance(value, list) else []
-
-
-def _text(row: Mapping[str, Any], key: str, where: str) -> str:
-    value = row.get(key)
-    if not isinstance(value, str) or not value:
-        raise DataError(f"{where}: {key}: expected text, came {value!r:.80}")
-    return value
-
-
-def _number(row: Mapping[str, Any], key: str, where: str) -> float:
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{where}: {key}: expected a number, came {value!r:.80}")
-    return float(value)
-
-
-def _date(row: Mapping[str, Any], key: str, where: str) -> datetime:
-    value = row.get(key)
-    try:
-        return datetime.fromisoformat(str(value)).replace(tzinfo=UTC)
-    except ValueError:
-        raise DataError(
-            f"{where}: {key}: expected a date such as 2018-07-07 22:09:11, came {value!r:.80}"
-        ) from None
+        yield NamedBlock(
+            [row.user_id for _, row in some],
+            [row.business_id for _, row in some],
+            {"season": seasons, "daytime": daytimes} | dict(zip(NUMBERS, table.T, strict=True)),
+            np.array([int(row.date.replace(tzinfo=UTC).timestamp()) for _, row in some]),
+            [where for where, _ in some].__getitem__,
+        )
 
 
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
