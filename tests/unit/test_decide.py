@@ -11,7 +11,7 @@ import pytest
 from make_results import claim, plan_of, rank_record
 
 from hpcncf.cli.failures import grouped, page
-from hpcncf.job.plan import Run, expand_job
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
@@ -30,31 +30,25 @@ from hpcncf.state.decide import (
 )
 from hpcncf.state.status import states
 
-
-def run_of(ranks: int = 2) -> Run:
-    job = JobSpec(name="a", data=Data(path="/d"), resources=Resources(tasks_per_node=ranks))
-    return expand_job(job, {"/d": "key"}).runs[0]
+JOB = JobSpec(name="a", data=Data(path="/d"), resources=Resources(tasks_per_node=2))
+RUN = expand_job(JOB, {"/d": "key"}).runs[0]
 
 
-def attempt(run: Run, ranks: int = 0, alive: bool = False, **changes: Any) -> Attempt:
+def attempt(ranks: int = 0, alive: bool = False, end: End | None = None, **changes: Any) -> Attempt:
     """An attempt whose first `ranks` ranks left a record, all alike."""
-    left = [rank_record(run, rank).model_copy(update=changes) for rank in range(ranks)]
-    return Attempt(1, claim(run), left, None, None, alive)
+    left = [rank_record(RUN, rank).model_copy(update=changes) for rank in range(ranks)]
+    return Attempt(1, claim(RUN), left, None, end, alive)
 
 
-def ended(
-    run: Run, reason: Any = "exited", codes: tuple[int, ...] = (0, 0), **more: Any
-) -> Attempt:
+def ended(reason: Any = "exited", codes: tuple[int, ...] = (0, 0), **more: Any) -> Attempt:
     moment = "2026-01-31T12:00:00+00:00"
-    end = End(run_id=run.id, attempt=1, reason=reason, exit_codes=list(codes), ended_at=moment)
-    whole = attempt(run, **more)
-    return Attempt(1, whole.claim, whole.ranks, None, end, alive=True)
+    end = End(run_id=RUN.id, attempt=1, reason=reason, exit_codes=list(codes), ended_at=moment)
+    return attempt(end=end, alive=True, **more)
 
 
-def sent(run: Run, cluster: Any = "local", job: bool = True, **changes: Any) -> Sent:
-    again, error = changes.pop("again", False), changes.pop("error", None)
-    over = changes.pop("over", {})
-    one = SubmittedJob(id="12_3", runs=[run.id])
+def sent(cluster: Any = "local", job: bool = True, **changes: Any) -> Sent:
+    of_submission = {key: changes.pop(key) for key in {"again", "error", "over"} & set(changes)}
+    one = SubmittedJob(id="12_3", runs=[RUN.id])
     submission = Submission(
         cluster=cluster,
         user="ann",
@@ -62,11 +56,9 @@ def sent(run: Run, cluster: Any = "local", job: bool = True, **changes: Any) -> 
         submitted_at="2026-01-05T12:00:00+00:00",
         submitter_pid=1,
         submitter_started=0.0,
-        again=again,
-        runs=[run.id],
-        over=over,
+        runs=[RUN.id],
         jobs=[one] if job else [],
-        error=error,
+        **of_submission,
     )
     plain: dict[str, Any] = {"started": False, "alive": True}
     return Sent(submission, one if job else None, **plain | changes)
@@ -81,10 +73,9 @@ def slurm(
 ) -> Sent:
     """A submission to Slurm, which reports its job with this word and these changes."""
     state = replace(state_of(word, "12_3", detail), **changes)
-    return sent(RUN, "slurm", started=started, slurm=state, **by or {})
+    return sent("slurm", started=started, slurm=state, **by or {})
 
 
-RUN = run_of()
 FAILED: dict[str, Any] = {
     "outcome": "failed",
     "error": {"type": "ValueError", "message": "bad row\nmore"},
@@ -101,79 +92,79 @@ WARNED: dict[str, Any] = {
     ("last", "by", "state", "reason"),
     [
         (None, None, "planned", "not submitted"),
-        (None, sent(RUN, turn=Turn("2 before it")), "pending", "2 before it"),
-        (None, sent(RUN, alive=False), "lost", "local queue (process 12_3) has exited"),
-        (None, sent(RUN, alive=None), "unknown", "on login1"),
-        (None, sent(RUN, job=False), "pending", "being submitted"),
-        (None, sent(RUN, job=False, alive=False), "lost", "was interrupted"),
-        (None, sent(RUN, job=False, error="no space"), "failed", "not submitted: no space"),
-        (None, sent(RUN, error="no space"), "pending", ""),  # of what Slurm took before it broke
-        (None, sent(RUN, cancelled_by="bob"), "cancelled", "by bob, before it started"),
-        (attempt(RUN, 2), None, "completed", ""),
-        (attempt(RUN, 2), sent(RUN, alive=False), "completed", ""),
-        (attempt(RUN, 2), sent(RUN, again=True, turn=Turn("next")), "pending", "next"),
-        (attempt(RUN, 2), sent(RUN, again=True, alive=False), "completed", ""),
-        (attempt(RUN, 1, alive=True), None, "running", ""),
-        (attempt(RUN, 0, alive=True), sent(RUN, alive=False), "running", ""),
-        (attempt(RUN, 1), None, "lost", "without writing a record for rank 1"),
-        (attempt(RUN, 0), None, "lost", "without writing a record for ranks 0, 1"),
-        (attempt(RUN, 2, **FAILED), None, "failed", "rank 0: ValueError: bad row"),
-        (attempt(RUN, 2, outcome="stopped"), None, "stopped", "asked to stop, before it was done"),
-        (attempt(RUN, 2, outcome="stopped"), sent(RUN, started=True, cancelled_by="bob"),
+        (None, sent(turn=Turn("2 before it")), "pending", "2 before it"),
+        (None, sent(alive=False), "lost", "local queue (process 12_3) has exited"),
+        (None, sent(alive=None), "unknown", "on login1"),
+        (None, sent(job=False), "pending", "being submitted"),
+        (None, sent(job=False, alive=False), "lost", "was interrupted"),
+        (None, sent(job=False, error="no space"), "failed", "not submitted: no space"),
+        (None, sent(error="no space"), "pending", ""),  # of what Slurm took before it broke
+        (None, sent(cancelled_by="bob"), "cancelled", "by bob, before it started"),
+        (attempt(2), None, "completed", ""),
+        (attempt(2), sent(alive=False), "completed", ""),
+        (attempt(2), sent(again=True, turn=Turn("next")), "pending", "next"),
+        (attempt(2), sent(again=True, alive=False), "completed", ""),
+        (attempt(1, alive=True), None, "running", ""),
+        (attempt(0, alive=True), sent(alive=False), "running", ""),
+        (attempt(1), None, "lost", "without writing a record for rank 1"),
+        (attempt(0), None, "lost", "without writing a record for ranks 0, 1"),
+        (attempt(2, **FAILED), None, "failed", "rank 0: ValueError: bad row"),
+        (attempt(2, outcome="stopped"), None, "stopped", "asked to stop, before it was done"),
+        (attempt(2, outcome="stopped"), sent(started=True, cancelled_by="bob"),
          "cancelled", "by bob, while it ran"),
-        (ended(RUN, "timeout", (-15, -9)), None, "timeout", "limit of 30 min"),
-        (ended(RUN, "cancelled", (143, 143)), None, "cancelled", "while it ran"),
-        (ended(RUN, "cancelled", (143, 143)), sent(RUN, started=True), "stopped",
+        (ended("timeout", (-15, -9)), None, "timeout", "limit of 30 min"),
+        (ended("cancelled", (143, 143)), None, "cancelled", "while it ran"),
+        (ended("cancelled", (143, 143)), sent(started=True), "stopped",
          "queue was ended"),
-        (ended(RUN, codes=(-15, -9)), None, "failed", "rank 1 was killed by signal 9 (SIGKILL)"),
-        (ended(RUN, codes=(1, -11), ranks=1, **FAILED), None, "failed", "signal 11 (SIGSEGV)"),
-        (ended(RUN, codes=(1, -15), ranks=1, **FAILED), None, "failed", "ValueError: bad row"),
-        (ended(RUN, codes=(0, 3)), None, "failed", "rank 1 exited with code 3"),
-        (ended(RUN, codes=(0, 0), ranks=1), None, "lost", "no record of rank 1"),
-        (ended(RUN, ranks=2), None, "completed", ""),
+        (ended(codes=(-15, -9)), None, "failed", "rank 1 was killed by signal 9 (SIGKILL)"),
+        (ended(codes=(1, -11), ranks=1, **FAILED), None, "failed", "signal 11 (SIGSEGV)"),
+        (ended(codes=(1, -15), ranks=1, **FAILED), None, "failed", "ValueError: bad row"),
+        (ended(codes=(0, 3)), None, "failed", "rank 1 exited with code 3"),
+        (ended(codes=(0, 0), ranks=1), None, "lost", "no record of rank 1"),
+        (ended(ranks=2), None, "completed", ""),
         # Under Slurm its word counts if records are missing.
-        (None, sent(RUN, "slurm"), "unknown", "unknown to squeue and sacct"),
+        (None, sent("slurm"), "unknown", "unknown to squeue and sacct"),
         (None, slurm("PENDING", False, "Priority"), "pending", "Priority"),
         (None, slurm("RUNNING", False), "running", ""),
         (None, slurm("COMPLETED", False), "failed", "left no record"),
-        (attempt(RUN, 1), slurm("TIMEOUT"), "timeout", "TIMEOUT"),
-        (attempt(RUN, 1), slurm("OUT_OF_MEMORY"), "out_of_memory", "OUT_OF_MEMORY"),
-        (attempt(RUN, 1), slurm("NODE_FAIL"), "node_failed", "NODE_FAIL"),
-        (attempt(RUN, 1), slurm("CANCELLED by 0"), "cancelled", "CANCELLED"),
-        (attempt(RUN, 1), slurm("RUNNING"), "running", "no heartbeat"),
-        (attempt(RUN, 1), slurm("FAILED"), "failed", "FAILED"),
-        (attempt(RUN, 1), slurm("COMPLETED"), "failed", "exit code 0, but no record of rank 1"),
-        (attempt(RUN, 2), slurm("FAILED"), "completed", ""),
+        (attempt(1), slurm("TIMEOUT"), "timeout", "TIMEOUT"),
+        (attempt(1), slurm("OUT_OF_MEMORY"), "out_of_memory", "OUT_OF_MEMORY"),
+        (attempt(1), slurm("NODE_FAIL"), "node_failed", "NODE_FAIL"),
+        (attempt(1), slurm("CANCELLED by 0"), "cancelled", "CANCELLED"),
+        (attempt(1), slurm("RUNNING"), "running", "no heartbeat"),
+        (attempt(1), slurm("FAILED"), "failed", "FAILED"),
+        (attempt(1), slurm("COMPLETED"), "failed", "exit code 0, but no record of rank 1"),
+        (attempt(2), slurm("FAILED"), "completed", ""),
         # srun ends the other ranks by SIGTERM: the rank without a record was killed.
-        (attempt(RUN, 1, **STOPPED), slurm("FAILED"), "failed", "; no record of rank 1"),
+        (attempt(1, **STOPPED), slurm("FAILED"), "failed", "; no record of rank 1"),
         # Slurm knows of an end before the heartbeat is old.
-        (attempt(RUN, 1, alive=True), slurm("RUNNING"), "running", ""),
-        (attempt(RUN, 1, alive=True), slurm("COMPLETED"), "running", "may be on its way"),
-        (attempt(RUN, 1, alive=True), slurm("WORD_OF_A_LATER_SLURM"), "running", ""),
-        (attempt(RUN, 1, alive=True), slurm("PENDING"), "pending", "requeued"),
-        (attempt(RUN, 1, alive=True), slurm("FAILED"), "failed", "FAILED"),
-        (attempt(RUN, 1, alive=True), slurm("OUT_OF_MEMORY"), "out_of_memory", "OUT_OF_MEMORY"),
-        (attempt(RUN, 1, alive=True), slurm("CANCELLED by 0"), "cancelled", "CANCELLED"),
+        (attempt(1, alive=True), slurm("RUNNING"), "running", ""),
+        (attempt(1, alive=True), slurm("COMPLETED"), "running", "may be on its way"),
+        (attempt(1, alive=True), slurm("WORD_OF_A_LATER_SLURM"), "running", ""),
+        (attempt(1, alive=True), slurm("PENDING"), "pending", "requeued"),
+        (attempt(1, alive=True), slurm("FAILED"), "failed", "FAILED"),
+        (attempt(1, alive=True), slurm("OUT_OF_MEMORY"), "out_of_memory", "OUT_OF_MEMORY"),
+        (attempt(1, alive=True), slurm("CANCELLED by 0"), "cancelled", "CANCELLED"),
         # An attempt that was over when its run was submitted again is not at work.
-        (attempt(RUN, 0, alive=True), slurm("PENDING", False, "a", {"over": {RUN.id: 1}}),
+        (attempt(0, alive=True), slurm("PENDING", False, "a", {"over": {RUN.id: 1}}),
          "pending", "a"),
-        (attempt(RUN, 0, alive=True), slurm("PENDING", False, "a", {"over": {RUN.id: 0}}),
+        (attempt(0, alive=True), slurm("PENDING", False, "a", {"over": {RUN.id: 0}}),
          "running", ""),
         # A record has a minute to arrive from a job that ended well, however old the heartbeat.
         (None, slurm("COMPLETED", False, ended_ago_s=5.0), "running", "on its way"),
         (None, slurm("COMPLETED", False, ended_ago_s=90.0), "failed", "left no record"),
-        (attempt(RUN, 1, alive=True), slurm("COMPLETED", ended_ago_s=5.0), "running", "on its way"),
-        (attempt(RUN, 1, alive=True), slurm("COMPLETED", ended_ago_s=90.0), "failed", "no record"),
+        (attempt(1, alive=True), slurm("COMPLETED", ended_ago_s=5.0), "running", "on its way"),
+        (attempt(1, alive=True), slurm("COMPLETED", ended_ago_s=90.0), "failed", "no record"),
         # A run that stopped runs until Slurm has requeued or ended it.
-        (attempt(RUN, 2, **WARNED), slurm("RUNNING"), "running", "ending: warned"),
-        (attempt(RUN, 2, **WARNED), slurm("RUNNING", restarts=2), "running",
+        (attempt(2, **WARNED), slurm("RUNNING"), "running", "ending: warned"),
+        (attempt(2, **WARNED), slurm("RUNNING", restarts=2), "running",
          "starting again: requeued 2 times: warned"),
-        (attempt(RUN, 2, **WARNED), slurm("TIMEOUT"), "timeout", "TIMEOUT"),
+        (attempt(2, **WARNED), slurm("TIMEOUT"), "timeout", "TIMEOUT"),
         # An old answer of Slurm does not make a run pending that has begun.
-        (attempt(RUN, 0, alive=True), slurm("PENDING", remembered=True), "running", ""),
+        (attempt(0, alive=True), slurm("PENDING", remembered=True), "running", ""),
         # Its task went on to a later run, or ended before this one.
-        (attempt(RUN, 1), slurm("RUNNING", by=LATER), "lost", "went on to the next run"),
-        (attempt(RUN, 1), slurm("OUT_OF_MEMORY", by=LATER), "out_of_memory", "OUT_OF"),
+        (attempt(1), slurm("RUNNING", by=LATER), "lost", "went on to the next run"),
+        (attempt(1), slurm("OUT_OF_MEMORY", by=LATER), "out_of_memory", "OUT_OF"),
         (None, slurm("RUNNING", False, by=EARLIER), "pending", "behind 2 in its task"),
         (None, slurm("TIMEOUT", False, by=EARLIER), "lost", "ended before its turn"),
     ],
@@ -187,11 +178,11 @@ def test_the_state_of_a_run(last: Attempt | None, by: Sent | None, state: str, r
 
 def test_a_job_started_by_hand_is_judged_by_slurms_word_too() -> None:
     gone = state_of("OUT_OF_MEMORY", "77")
-    assert decide(RUN, attempt(RUN, 0, alive=True), None, gone)[0] == "out_of_memory"
+    assert decide(RUN, attempt(0, alive=True), None, gone)[0] == "out_of_memory"
 
 
 def test_runs_that_slurm_was_being_given_are_not_lost() -> None:
-    given = sent(RUN, "slurm", job=False, alive=False)
+    given = sent("slurm", job=False, alive=False)
     assert decide(RUN, None, given)[0] == "lost"
     submission = given.submission.model_copy(update={"sending": [[RUN.id]]})
     state, why = decide(RUN, None, replace(given, submission=submission))
@@ -212,11 +203,11 @@ def test_where_more_time_or_memory_helps_the_reason_says_how(
 ) -> None:
     training = RUN.training.model_copy(update={"checkpoint_every": every})
     run = RUN.model_copy(update={"training": training})
-    assert decide(run, attempt(RUN, 1), slurm(word))[1].endswith(remedy)
+    assert decide(run, attempt(1), slurm(word))[1].endswith(remedy)
 
 
 def test_what_other_code_or_other_data_made_is_stale() -> None:
-    whole = attempt(RUN, 2).ranks
+    whole = attempt(2).ranks
     assert find_stale_reason(RUN, whole, "abc1234") is None
     assert find_stale_reason(RUN, whole, None) is None
     assert find_stale_reason(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
