@@ -1,4 +1,4 @@
-"""What Slurm had taken when its submission was killed is neither lost nor sent twice."""
+"""Jobs of a killed submission that Slurm had accepted are neither lost nor sent twice."""
 
 from __future__ import annotations
 
@@ -46,15 +46,6 @@ def noted(paths: ResultPaths) -> list[int]:
     return [len(one.jobs) for one in read_submissions(paths).submissions]
 
 
-def test_the_next_submission_notes_what_slurm_has(
-    killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
-) -> None:
-    paths, job, plan = killed
-    assert noted(paths) == [3]
-    launched = submit(paths, job, plan, "slurm")
-    assert (len(launched.runs), len(fake_slurm.submitted), noted(paths)) == (0, 2, [6])
-
-
 def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_again(
     killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
 ) -> None:
@@ -70,10 +61,11 @@ def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_aga
     assert any(call.startswith("scancel") for call in fake_slurm.calls)
 
 
-def test_nothing_is_sent_while_slurm_does_not_say_what_it_has(
+def test_the_next_submission_records_the_jobs_of_a_killed_one_once_slurm_answers(
     killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = killed
+    assert noted(paths) == [3]
     fake_slurm.set(controller=False)
     with pytest.raises(HpcncfError, match="Submit again when Slurm answers"):
         submit(paths, job, plan, "slurm")
