@@ -36,7 +36,6 @@ from hpcncf_analysis.diagnosis.rules_time import (
     startup_bound,
     too_short_to_judge,
 )
-from hpcncf_analysis.diagnosis.traffic import describe_exchange, describe_files
 from hpcncf_analysis.formatting import format_mebibytes, format_percent
 
 # The costliest finding is the primary one, but for three rules of precedence:
@@ -149,14 +148,14 @@ def _is_seen_inside(evidence: Evidence) -> bool:
 
 
 def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
-    if evidence.traffic is None:
-        return []
-    if finding.cause in ("input_io", "checkpoint_bound"):
-        return describe_files(evidence.traffic)
-    if finding.cause != "sync_bound":
-        return []
-    nodes = len({rank.node for rank in evidence.ranks})
-    return describe_exchange(evidence.traffic, nodes, evidence.phases.get("sync", finding.share))
+    text = ""
+    if evidence.traffic and finding.cause in ("input_io", "checkpoint_bound"):
+        text = evidence.traffic.describe_files()
+    elif evidence.traffic and finding.cause == "sync_bound":
+        nodes = len({rank.node for rank in evidence.ranks})
+        sync = evidence.phases.get("sync", finding.share)
+        text = evidence.traffic.describe_exchange(nodes, sync)
+    return [text] if text else []
 
 
 def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:

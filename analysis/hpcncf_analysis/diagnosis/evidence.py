@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from hpcncf.collect.resource_columns import IDLE_MIB_S
 from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.formatting import format_number, format_percent
 
 Cause = Literal[
     "one_core_confinement",
@@ -158,6 +160,12 @@ class Gpus:
     """Whether it covers the time in training alone, else the whole run."""
 
 
+# A node's counters: other jobs on a shared node are in them, RDMA is not.
+LIMIT: Final = 0.5
+"""Share of a link's capacity, both directions, from which it is the limit: protocols and pauses
+between messages take the rest. An all-reduce in a ring sends as much as it receives."""
+
+
 @dataclass(frozen=True)
 class Traffic:
     """MiB/s of the busiest node while the ranks trained; of a command, over all of its time."""
@@ -169,6 +177,36 @@ class Traffic:
     """Read and written."""
     link: float | None = None
     """What the fastest network link carries in one direction; None if not known."""
+
+    def describe_exchange(self, nodes: int, sync_share: float) -> str:
+        """What the ranks' exchange takes of the network; `sync_share`: of the time it goes on."""
+        if nodes < 2 and self.loopback < IDLE_MIB_S:
+            return "the exchange stays in the node's memory: no network is the limit"
+        if nodes < 2:
+            over = f"{format_number(self.loopback)} MiB/s over loopback"
+            return f"the exchange stays on the node, {over}: no network is the limit"
+        text = f"a node received and sent {format_number(self.network)} MiB/s over the network"
+        if self.link is None or sync_share <= 0:
+            return f"{text}; the speed of its link is not known"
+        used = self.network / sync_share / (2 * self.link)
+        text += f", {format_percent(min(used, 1.0))} of what its link carries while the ranks "
+        if used >= LIMIT:
+            return f"{text}exchange: the network is the limit"
+        return f"{text}exchange: latency or a slow rank is the limit, not its bandwidth"
+
+    def describe_files(self) -> str:
+        """Where the bytes that a run waits for come from; empty if there are few."""
+        if max(self.network, self.disk) < IDLE_MIB_S:
+            return ""
+        text = (
+            f"meanwhile the node's disks read and wrote {format_number(self.disk)} MiB/s, its "
+            f"network carried {format_number(self.network)} MiB/s"
+        )
+        if self.network >= self.disk:
+            text += ": the files come over the network"
+            is_limit = self.link is not None and self.network >= LIMIT * self.link
+            text += ", which is the limit" if is_limit else ""
+        return text
 
 
 @dataclass(frozen=True)
@@ -259,11 +297,6 @@ class Evidence:
         """Whether a share of the elapsed time is worth a word: of what came after start-up, which
         more of the same training would not repeat; of half of the time at least."""
         return share >= thresholds.WORTH * max(0.5, 1 - self.of_elapsed(self.startup_s))
-
-    @property
-    def first_waits(self) -> float:
-        """Waits for an epoch's first batch, as a share of the steps' time."""
-        return (self.first_batch_s or 0.0) / self.training_s if self.training_s else 0.0
 
     @property
     def used(self) -> float | None:

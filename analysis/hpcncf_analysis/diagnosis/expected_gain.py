@@ -26,18 +26,13 @@ def applied(evidence: Evidence, **changes: Any) -> dict[str, Any]:
     dotted = {f"training.{name}": value for name, value in changes.items()}
     names = [name for key in dotted for name in OVERRULED.get(key, ())]
     plain = Training().model_dump(mode="json")
-    given = {name: plain[name] for name in names if _setting(evidence, name, plain[name])}
-    return {f"training.{name}": value for name, value in given.items()} | dotted
+    given = {name: evidence.training.get(name, plain[name]) for name in names}
+    reset = {f"training.{name}": plain[name] for name in names if given[name] != plain[name]}
+    return reset | dotted
 
 
-def _setting(evidence: Evidence, name: str, default: Any) -> bool:
-    return bool(evidence.training.get(name, default) != default)
-
-
-# A step's phases are shares that add up to 1; what is left of them after the remedy is L, and
-# the
-# factor 1 / L. Constants are ratios of work to work, measured at sizes of their own, not times:
-# a
+# A step's phases are shares that add up to 1; what is left of them after the remedy is L, and the
+# factor 1 / L. Constants are ratios of work to work, measured at sizes of their own, not times: a
 # machine's speed cancels. docs/metrics.md explains why that much; a test holds its numbers to
 # these.
 
@@ -140,7 +135,7 @@ def in_process(evidence: Evidence, computed: float) -> Gain:
     waits, running = evidence.phases.get("input", 0.0), 1.0
     if evidence.running_step is not None:
         running = evidence.running_step
-        waits = max(0.0, waits - evidence.first_waits)
+        waits = max(0.0, waits - (evidence.first_batch_s or 0.0) / (evidence.training_s or 1.0))
     after = max(running - waits, 0.001) + computed
     return Gain(1 / after, 1 / (after + computed), 1 / (after - computed))
 
