@@ -14,8 +14,6 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import Batches, NodeRecord, RankRecord, read_record, utc_now
 from hpcncf_analysis.diagnosis.diagnose import (
     diagnose,
-    diagnose_file,
-    diagnose_folder,
     diagnose_results,
 )
 from hpcncf_analysis.diagnosis.from_records import evidence, mean_gpus, running_step
@@ -40,90 +38,74 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
     return read_record(paths.run(run.id).attempt(1).rank(0), RankRecord)
 
 
-def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
-    seen = diagnose([first(paths, "per_sample")], [])
-    assert seen.primary.cause == "python_input"
-    assert (seen.cores.allocated, seen.cores.usable) == (1, 1)
-    assert "the node's series" in seen.missing[0]
-
-
-def test_every_run_of_a_folder_is_diagnosed(paths: ResultPaths) -> None:
+def test_every_run_of_a_folder_is_diagnosed_but_for_torn_records(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    make_results.complete(paths)
     rows = collect(paths).runs
     seen = diagnose_results(paths, rows)
     assert set(seen) == {row["run_id"] for row in rows}
-    healthy = [row["loader"] for row in rows if seen[row["run_id"]].verdict == "healthy"]
-    assert set(healthy) == {"vectorized"}
-
-
-def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path, repeats=1)
-    make_results.complete(paths)
-    torn = make_results.plan_of(paths).runs[0]
-    for file in paths.run(torn.id).attempt(1).rank_records():
+    healthy = {row["loader"] for row in rows if seen[row["run_id"]].verdict == "healthy"}
+    assert healthy == {"vectorized"}
+    torn = rows[0]["run_id"]
+    for file in paths.run(torn).attempt(1).rank_records():
         file.write_text("{")
-    assert torn.id not in diagnose_results(paths, collect(paths).runs)
+    assert torn not in diagnose_results(paths, collect(paths).runs)
 
 
-def command_record(tmp_path: Path, **reported: float) -> RankRecord:
-    paths = make_results.command_plan(tmp_path)
-    record = make_results.rank_record(make_results.plan_of(paths).runs[0], 0)
-    return record.model_copy(update={"reported": reported})
-
-
-def test_phases_that_a_command_reports_are_read(tmp_path: Path) -> None:
-    record = command_record(
-        tmp_path, input_s=60.0, forward_s=20.0, backward_s=10.0, optimizer_s=5.0, steps=500
-    )
-    seen = evidence([record], [])
-    assert seen.training_s == 95.0
-    assert seen.phases["input"] == pytest.approx(60 / 95)
-    primary = diagnose([record], []).primary
-    assert primary.cause == "python_input"
-
-
-def test_a_command_that_reports_nothing_lacks_its_phases(tmp_path: Path) -> None:
-    seen = diagnose([command_record(tmp_path)], [])
-    assert seen.primary.cause == "serial_step"  # 1 of 5 cores, and nothing to say why
-    assert any("phases" in each for each in seen.missing)
-
-
-def test_words_and_negative_numbers_that_a_command_reports_are_not_seconds(tmp_path: Path) -> None:
-    record = command_record(tmp_path)
-    odd = record.model_copy(update={"reported": {"input_s": "long", "sync_s": -3.0, "steps": True}})
-    assert evidence([odd], []).phases == {}
+REPORTED: dict[str, Any] = {"input_s": 60.0, "forward_s": 20.0, "backward_s": 10.0, "steps": 500}
 
 
 @pytest.mark.parametrize(
-    ("every", "seconds", "resumed"),
+    ("reported", "input_share", "cause"),
     [
-        (1, [0.4, 0.1, 0.1] * 12, None),
-        (1, [0.1, 0.1, 0.4] * 12, 1),
-        (2, [0.5, 0.5, 0.2] * 11, None),
+        (REPORTED | {"optimizer_s": 5.0}, 60 / 95, "python_input"),
+        ({}, None, "serial_step"),  # 1 of 5 cores, and nothing to say why
+        ({"input_s": "long", "sync_s": -3.0, "steps": True}, None, "serial_step"),
     ],
-    ids=["each step reported", "resumed in mid-epoch", "two steps reported together"],
 )
-def test_an_epochs_first_step_is_reported_from_the_others(
-    paths: ResultPaths, every: int, seconds: list[float], resumed: int | None
+def test_a_command_is_judged_by_the_phases_that_it_reports(
+    tmp_path: Path, reported: dict[str, Any], input_share: float | None, cause: str
+) -> None:
+    paths = make_results.command_plan(tmp_path)
+    record = make_results.rank_record(make_results.plan_of(paths).runs[0], 0)
+    record = record.model_copy(update={"reported": reported})
+    seen, judged = evidence([record], []), diagnose([record], [])
+    assert seen.phases.get("input") == (input_share and pytest.approx(input_share))
+    assert seen.training_s == (95.0 if input_share else None)
+    assert judged.primary.cause == cause
+    assert any("phases" in each for each in judged.missing) == (input_share is None)
+    assert any("the node's series" in each for each in judged.missing)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "steps", "resumed", "share"),
+    [
+        (1, [0.4, 0.1, 0.1] * 12, 3, None, 0.5),
+        (1, [0.1, 0.1, 0.4] * 12, 3, 1, 0.5),  # resumed in mid-epoch
+        (2, [0.5, 0.5, 0.2] * 11, 3, None, 0.5),  # two steps reported together
+        (1, [0.4] * 40, 1, None, None),  # epochs of one step
+    ],
+)
+def test_an_epochs_first_step_is_separated_from_the_others(
+    paths: ResultPaths,
+    every: int,
+    seconds: list[float],
+    steps: int,
+    resumed: int | None,
+    share: float | None,
 ) -> None:
     record = first(paths, "vectorized").training
     seen = record.model_copy(
         update={
             "batches": Batches(every=every, seconds=seconds, pauses=[]),
-            "epochs": [record.epochs[0].model_copy(update={"steps": 3})],
+            "epochs": [record.epochs[0].model_copy(update={"steps": steps})],
             "warmup_steps": 3,
             "counted_steps": 30,
             "counted_s": 6.0,  # 0.2 s each
             "resumed_step": resumed,
         }
     )
-    assert running_step(seen) == pytest.approx(0.1 / 0.2)
-
-
-def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
-    record = first(paths, "vectorized").training
-    alone = [record.epochs[0].model_copy(update={"steps": 1})]
-    batches = Batches(every=1, seconds=[0.4] * 40, pauses=[])
-    assert running_step(record.model_copy(update={"batches": batches, "epochs": alone})) is None
+    assert running_step(seen) == (share and pytest.approx(share))
 
 
 def node_with_gpu(
@@ -165,13 +147,6 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
     assert seen.busy == pytest.approx(0.8)
     whole = mean_gpus([node])
     assert whole.busy == pytest.approx(0.6)
-
-
-def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) -> None:
-    run = make_results.plan_of(paths).runs[0]
-    attempt = paths.run(run.id).attempt(1)
-    seen = diagnose_folder(paths.run(run.id).folder)
-    assert seen == diagnose_folder(attempt.folder) == diagnose_file(attempt.rank(0))
 
 
 def test_a_remedy_becomes_a_point_with_its_prediction_unless_it_was_run(tmp_path: Path) -> None:
