@@ -182,18 +182,22 @@ def _row(effect: Effect) -> list[str]:
 
 def format_changes(changed: Mapping[str, Any]) -> str:
     """`loader: batched, num_workers: 2`."""
-    return ", ".join(f"{key.split('.')[-1]}: {_plain(value)}" for key, value in changed.items())
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    plain = {k: str(v).lower() if isinstance(v, bool) else v for k, v in changed.items()}
+    return ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in plain.items())
 
 
 def describe_effect(effect: Effect) -> str:
     """What it does, what it costs in cores, memory and start-up, and whether it was repeated."""
     if effect.verdict == "no effect":
         return effect.warning
-    parts = [_describe_verdict(effect)]
+    parts = [SENTENCES[effect.verdict].format(gain=format_ratio(effect.gain.value))]
+    scores = " to ".join(format_score(one.median("hr10")) for one in (effect.on, effect.one))
+    if effect.verdict == "worse model":
+        parts = [f"{parts[0]} (HR@10 {scores})"]
+    elif effect.better:
+        nothing = effect.verdict == "nothing"
+        speed = "does nothing for the speed here" if nothing else parts[0]
+        parts = [f"a better model (HR@10 {scores}); {speed}"]
     cores = effect.one.cores - effect.on.cores
     if cores > 0:
         parts.append(f"for {pluralize(cores, 'core')} more")
@@ -223,19 +227,6 @@ def _step_s(one: Configuration) -> float | None:
     row, speed = one.rows[0], one.speed
     instances = (row.get("batch") or 0) * (1 + (row.get("negatives") or 0))
     return instances / speed if speed and instances else None
-
-
-def _describe_verdict(effect: Effect) -> str:
-    """To the speed, and where the model is another, to that."""
-    speed = SENTENCES[effect.verdict].format(gain=format_ratio(effect.gain.value))
-    if effect.verdict != "worse model" and not effect.better:
-        return speed
-    before, after = (format_score(one.median("hr10")) for one in (effect.on, effect.one))
-    scores = f"HR@10 {before} to {after}"
-    if effect.verdict == "worse model":
-        return f"{speed} ({scores})"
-    speed = "does nothing for the speed here" if effect.verdict == "nothing" else speed
-    return f"a better model ({scores}); {speed}"
 
 
 def describe_baseline(effects: Sequence[Effect]) -> str:

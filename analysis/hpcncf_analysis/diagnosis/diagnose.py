@@ -47,13 +47,17 @@ from hpcncf_analysis.formatting import format_mebibytes, format_percent
 # - if nothing was found, a run that keeps its cores busy is healthy, and any other is unknown.
 
 Rule = Callable[[Evidence], Finding | None]
-RULES: Final[tuple[Rule, ...]] = (
+# Those of a program that the probe sees, too: it cannot see what is around it.
+AROUND_A_PROGRAM: Final[tuple[Rule, ...]] = (
     too_short_to_judge,
     one_core_confinement,
     oversubscribed,
     neighbour_load,
     memory_pressure,
     gpu_underused,
+)
+RULES: Final[tuple[Rule, ...]] = (
+    *AROUND_A_PROGRAM,
     unequal_ranks,
     sync_bound,
     dense_optimizer,
@@ -64,15 +68,6 @@ RULES: Final[tuple[Rule, ...]] = (
     checkpoint_bound,
     startup_bound,
     serial_step,
-)
-# What the probe inside a program cannot see.
-AROUND_A_PROGRAM: Final[tuple[Rule, ...]] = (
-    too_short_to_judge,
-    one_core_confinement,
-    oversubscribed,
-    neighbour_load,
-    memory_pressure,
-    gpu_underused,
 )
 # What a cause brings about: the findings that it stands before.
 EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
@@ -118,8 +113,8 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
         each.steps and each.seconds >= thresholds.SHORT_S for each in evidence.program
     )
     verdict: Verdict = "cause" if first else "healthy" if judged and not doubts else "unknown"
-    growth_mib = evidence.memory_growth_mib
-    alerts = [f"memory grew steadily, by {format_mebibytes(growth_mib)}: {USUALLY}"]
+    grown = evidence.memory_growth_mib
+    alert = f"memory grew steadily, by {format_mebibytes(grown)}: {USUALLY}"
     return Diagnosis(
         run_id=evidence.run_id,
         verdict=verdict,
@@ -127,7 +122,7 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
         secondary=tuple(findings[1:]),
         cores=evidence.cores,
         missing=missing,
-        alerts=() if growth_mib is None else tuple(alerts),
+        alerts=() if grown is None else (alert,),
     )
 
 
@@ -164,18 +159,15 @@ def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:
     `inside`: the probe saw the program. Its own causes are there without the neighbour, too, which
     stands behind all that it does not explain.
     """
-    short = any(finding.cause == "too_short_to_judge" for finding in findings)
-    rank = {"one_core_confinement": 0, "too_short_to_judge": 1} if short else {}
-    if inside:
-        rank = {**rank, "neighbour_load": 3}
+    rank = {"neighbour_load": 3} if inside else {}
+    if any(finding.cause == "too_short_to_judge" for finding in findings):
+        rank |= {"one_core_confinement": 0, "too_short_to_judge": 1}
     left = sorted(findings, key=lambda f: (rank.get(f.cause, 2), -f.share))
     result: list[Finding] = []
     while left:
-        free = next(
-            (finding for finding in left if not _is_explained(finding, left, inside)), left[0]
-        )
-        left.remove(free)
-        result.append(free)
+        free = (finding for finding in left if not _is_explained(finding, left, inside))
+        result.append(next(free, left[0]))
+        left.remove(result[-1])
     return result
 
 
@@ -260,28 +252,20 @@ def diagnose_file(path: Path) -> Diagnosis:
 
     Raises RecordError if it is neither.
     """
-    diagnosis = _diagnose_run_json(path)
-    if diagnosis is not None:
-        return diagnosis
-    record = read_record(path, RankRecord)
-    beside = diagnose_attempt(AttemptPaths(path.parent), record.run_id)
-    return beside or diagnose([record], [])
-
-
-def _diagnose_run_json(path: Path) -> Diagnosis | None:
-    """None if it is another file."""
     try:
         plain: Any = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return None  # its problem is named when it is read as a record
-    if not isinstance(plain, dict) or not {"rank", "node"} <= set(plain) or "kind" in plain:
-        return None
-    try:
-        rank = RankRecord.model_validate(plain["rank"])
-        return diagnose([rank], [NodeRecord.model_validate(plain["node"])])
-    except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise UsageError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
+        plain = None  # its problem is named when it is read as a record
+    if isinstance(plain, dict) and {"rank", "node"} <= set(plain) and "kind" not in plain:
+        try:
+            rank = RankRecord.model_validate(plain["rank"])
+            return diagnose([rank], [NodeRecord.model_validate(plain["node"])])
+        except ValidationError as error:
+            where = ".".join(str(part) for part in error.errors()[0]["loc"])
+            raise UsageError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
+    record = read_record(path, RankRecord)
+    beside = diagnose_attempt(AttemptPaths(path.parent), record.run_id)
+    return beside or diagnose([record], [])
 
 
 def diagnose_folder(folder: Path) -> Diagnosis:

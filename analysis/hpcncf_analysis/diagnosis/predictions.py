@@ -169,15 +169,8 @@ def _score(made: Prediction, by_config: Mapping[str, Sequence[Row]]) -> Score:
     )
     measured = median(after) / median(before) if before and after else None
     repeated = len(before) > 1 and len(after) > 1
-    return {
-        "cause": made.cause,
-        "base": made.base,
-        "after": made.after,
-        "changes": made.changes,
-        "what": made.what,
+    return made.model_dump(include={"cause", "base", "after", "changes", "what", "low", "high"}) | {
         "predicted": made.factor,
-        "low": made.low,
-        "high": made.high,
         "measured": measured,
         "measured_low": min(after) / max(before) if repeated else None,
         "measured_high": max(after) / min(before) if repeated else None,

@@ -126,21 +126,16 @@ def _meaning(program: Program, phase: str) -> str:
             return f"waiting for {pluralize(workers, 'loader worker')}"
         return "waiting" if waits > 0.5 else "on the CPU, in this process"
     if phase == "optimizer":
-        return _tables(program)
+        rank = program.longest
+        large = [each for each in rank.tables if each.touched is not None]
+        rows, touched = sum(each.rows for each in large), sum(each.touched or 0 for each in large)
+        if not rows or touched > rows / 2:
+            return rank.optimizer or ""
+        gradient = f"gradient in {format_number(touched)} of {format_number(rows)} rows"
+        return f"{rank.optimizer}: {gradient}"
     if phase == "loop" and program.share("loop") < 0.05:
         return ""
     return MEANINGS.get(phase, "")
-
-
-def _tables(program: Program) -> str:
-    rank = program.longest
-    large = [each for each in rank.tables if each.touched is not None]
-    if not large:
-        return rank.optimizer or ""
-    rows, touched = sum(each.rows for each in large), sum(each.touched or 0 for each in large)
-    if touched > rows / 2:
-        return rank.optimizer or ""
-    return f"{rank.optimizer}: gradient in {format_number(touched)} of {format_number(rows)} rows"
 
 
 def _causes(diagnosis: Diagnosis) -> list[str]:
@@ -153,7 +148,7 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
     text = []
     for number, finding in enumerate(found[:MOST_CAUSES], 1):
         label = f"Cause {number}   "
-        cost = f" ({_cost(finding)})" if finding.share >= 0.01 else ""
+        cost = f" ({finding.share:.0%} of the {finding.of})" if finding.share >= 0.01 else ""
         text += _wrap(f"{CAUSES[finding.cause]}{cost}", label)
         advice = None
         if finding.places:
@@ -174,10 +169,6 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
 
 def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
-
-
-def _cost(finding: Finding) -> str:
-    return f"{finding.share:.0%} of the {finding.of}"
 
 
 def _gain(finding: Finding, before: Sequence[Finding]) -> str:
