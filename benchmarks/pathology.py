@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.verbs import end_in_order
+from benchmarks import programs
 
 TESTS = Path(__file__).parent.parent / "tests/process"
 
@@ -26,28 +26,21 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Print the page; how far it is goes to standard error."""
     sys.path.append(str(TESTS))
-    from pathology import beside, matrix, suite
+    from pathology import beside, suite
     from pathology.start import Bench
 
     asked = arguments()
-    end_in_order()
     can, cannot = suite.possible(suite.named(asked.names), beside.available())
     if not can + cannot:
         print(f"no case of {' '.join(asked.names)}", file=sys.stderr)
         return 2
     print(f"{len(can)} jobs, {sum(case.seconds for case in can) / 60:.0f} min", file=sys.stderr)
-
-    def show(result: suite.Result) -> None:
-        print(result.line, file=sys.stderr, flush=True)
-
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench((asked.keep or Path(folder)).resolve())
         bench.folder.mkdir(parents=True, exist_ok=True)
-        results: list[suite.Result] = []
-        try:
-            results.extend(suite.run(can, bench, show, asked.tries))
-        finally:  # at the time limit, too
-            print(*matrix.page(results, cannot), sep="\n", flush=True)
+        programs.show(suite.settled(case, bench, asked.tries).row() for case in can)
+    for case in cannot:
+        print(f"- Not made here: {case.name}: it needs {' and '.join(sorted(case.required))}.")
     return 0
 
 

@@ -140,6 +140,14 @@ def measure_one(name: str, expected: Mapping[str, Any]) -> Row:
 HEAD = ("program", "cause", "found", "line", "named line", "s:")
 
 
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Without the columns of lines if no program has one to name."""
+    kept = [0, 1, 2, 5] if all(row.right_line is None for row in rows) else range(6)
+    every = [HEAD, *map(cells, rows)]
+    head, *others = ([each[at] for at in kept] for each in every)
+    return results.table(head, others)
+
+
 def cells(row: Row) -> list[str]:
     found = row.found if row.right_cause else f"**{row.found}**"
     line = {None: "", True: "right", False: "**wrong**"}[row.right_line]
@@ -157,13 +165,14 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     healthy = [row for row in judged if row.expected == ("healthy",)]
     wrong = [row for row in healthy if not row.right_cause]
     silent = sum(row.found in NO_VERDICT for row in wrong)
+    named = f"Lines right: {sum(bool(row.right_line) for row in lines)} of {len(lines)}. "
     yield (
-        f"Causes right: {sum(row.right_cause for row in judged)} of {len(judged)}. Lines right: "
-        f"{sum(bool(row.right_line) for row in lines)} of {len(lines)}. False alarms: "
-        f"{len(wrong) - silent} of {len(healthy)} healthy programs, without a verdict {silent}.\n"
+        f"Causes right: {sum(row.right_cause for row in judged)} of {len(judged)}. "
+        f"{named * bool(lines)}False alarms: {len(wrong) - silent} of {len(healthy)} healthy "
+        f"programs, without a verdict {silent}.\n"
     )
     if missed := [row for row in judged if not row.right_cause or row.right_line is False]:
-        yield from results.table(HEAD, map(cells, missed))
+        yield from table(missed)
         yield ""
     causes = []
     for cause in sorted({row.expected[0] for row in judged}):
@@ -172,8 +181,7 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
         called = ", ".join(f"{found} {number}" for found, number in instead)
         causes.append([cause, f"{len(of)}", f"{sum(row.right_cause for row in of)}", called])
     confusion = results.table(("cause", "programs:", "right:", "called instead"), causes)
-    everything = results.table(HEAD, map(cells, rows))
-    yield from results.fold("By cause, and all programs", [*confusion, "", *everything])
+    yield from results.fold("By cause, and all programs", [*confusion, "", *table(rows)])
 
 
 def show(rows: Iterable[Row]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from benchmarks.programs import Row
 from benchmarks.verbs import VerbFailed
 from pathology.case import CASES, Case, Need
 from pathology.start import Bench, Said
@@ -36,11 +37,21 @@ class Result:
     def right(self) -> bool:
         return self.verdict == self.case.label
 
-    @property
-    def line(self) -> str:
-        """How far the suite is."""
-        why = self.problem or (self.said.evidence if self.said else "")
-        return f"{self.case.name}: " + ("right" if self.right else f"WRONG: {self.verdict}: {why}")
+    def row(self) -> Row:
+        notes = [self.problem] if self.problem else []
+        if self.tries > 1:
+            notes.append(f"try {self.tries}: the machine was disturbed")
+        if self.disturbed and not self.right:
+            notes.append(f"disturbed: {self.disturbed}")
+        return Row(
+            program=f"{self.case.name}: {self.case.why}",
+            expected=(self.case.label,),
+            found=f"{self.verdict} ({'; '.join(notes)})" if notes else self.verdict,
+            line="",
+            right_cause=self.right,
+            right_line=None,
+            seconds=self.said.took_s if self.said else 0.0,
+        )
 
     @property
     def disturbed(self) -> str | None:
@@ -70,15 +81,6 @@ def possible(cases: Iterable[Case], here: set[Need]) -> tuple[list[Case], list[C
     cases = list(cases)
     can = [case for case in cases if case.required <= here]
     return can, [case for case in cases if case not in can]
-
-
-def run(
-    cases: Iterable[Case], bench: Bench, say: Callable[[Result], None], tries: int = TRIES
-) -> Iterator[Result]:
-    for case in cases:
-        result = settled(case, bench, tries)
-        say(result)
-        yield result
 
 
 def settled(case: Case, bench: Bench, tries: int = TRIES) -> Result:

@@ -11,11 +11,11 @@ import make_results
 import pytest
 import yaml
 
-from benchmarks.programs import FOLDER
+from benchmarks import programs
 from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis.diagnosis.evidence import CAUSES
-from pathology import matrix, suite
+from pathology import suite
 from pathology.case import CASES, PROGRAMS, Beside, Case
 from pathology.start import Bench, Said, job_file, others_cores, read
 from pathology.suite import Result
@@ -37,8 +37,8 @@ def run() -> Run:
 def test_every_cause_is_made_in_more_than_one_way() -> None:
     """Here, or by one of the programs in tests/programs."""
     ways = Counter(case.label for case in CASES)
-    programs = yaml.safe_load((FOLDER / "expected.yaml").read_text())
-    ways.update(cause for program in programs.values() for cause in program["cause"][:1])
+    expected = yaml.safe_load((programs.FOLDER / "expected.yaml").read_text())
+    ways.update(cause for program in expected.values() for cause in program["cause"][:1])
     assert {cause for cause in CAUSES if ways[cause] > 1} == set(CAUSES)
     assert ways["healthy"] >= 6
 
@@ -102,32 +102,18 @@ def test_a_disturbed_job_is_tried_again_and_reported(
     mended, wrong = (suite.settled(case("healthy"), Bench(tmp_path), tries=2) for _ in range(2))
     assert (mended.right, mended.tries, wrong.right, wrong.tries) == (True, 2, False, 2)
     failed = Result(case("healthy"), None, "hpcncf submit: exit code 1")
-    seen = "\n".join(matrix.jobs([mended, wrong, failed]))
-    assert "right (try 2: the machine was disturbed) | 7 |" in seen
-    assert "(disturbed: the machine stood still for 10 s)" in seen
-    assert "hpcncf submit: exit code 1" in seen
+    found = [each.row().found for each in (mended, wrong, failed)]
+    assert found[0] == "healthy (try 2: the machine was disturbed)"
+    assert found[1].endswith("disturbed: the machine stood still for 10 s)")
+    assert found[2] == "failed (hpcncf submit: exit code 1)"
 
 
-def test_the_score_counts_causes_and_false_alarms_apart() -> None:
+def test_the_page_counts_causes_and_false_alarms_apart() -> None:
     pairs = ["sync_bound sync_bound", "sync_bound unknown", "straggler sync_bound"]
     pairs += ["healthy healthy", "healthy serial_step"]
-    results = [made(*pair.split()) for pair in pairs]
-    seen = matrix.score(results)
-    assert "1 of 3 (33%) jobs with a cause" in seen
-    assert "2 causes were made, 1 of them named" in seen
-    assert "False alarms: 1 of 2" in seen
-    rows = [
-        [cell.strip() for cell in row.strip("|").split("|")] for row in matrix.confusion(results)
-    ]
-    assert [row[:2] for row in rows[2:]] == [
-        ["9 sync_bound", "2"],
-        ["10 straggler", "1"],
-        ["healthy", "2"],
-    ]
-    sync = dict(zip(rows[0], rows[2], strict=True))
-    assert (sync["9"], sync["unknown"], sync["healthy"]) == ("**1**", "1", "")
-
-
-def test_what_cannot_be_made_here_is_reported_with_what_it_needs() -> None:
-    [line] = matrix.not_made([case("gpu_underused", cores=2, needs=frozenset({"gpu"}))])
-    assert line.endswith("gpu_underused.way: it needs gpu and two cores.")
+    page = list(programs.page([made(*pair.split()).row() for pair in pairs]))
+    assert page[0] == (
+        "Causes right: 2 of 5. False alarms: 1 of 2 healthy programs, without a verdict 0.\n"
+    )
+    assert "| sync_bound | 2 | 1 | unknown 1 |" in page
+    assert "| straggler | 1 | 0 | sync_bound 1 |" in page
