@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.errors import printable
+from hpcncf.errors import plural, printable
 
 if TYPE_CHECKING:
     from hpcncf.collect.collect import Collected, Seen
@@ -37,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    first, *others = args.results
-    paths, found = gather_several(args) if others else gather(first, output=args.output)
+    paths, found = gather(args.results, args.output)
     if args.json:
         print(json.dumps(as_plain(found, paths), indent=1))
     else:
@@ -49,32 +49,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def gather(
-    folder: Path, seen: Seen | None = None, output: Path | None = None
+    folders: Sequence[Path], output: Path | None, seen: Seen | None = None
 ) -> tuple[ResultPaths, Collected]:
-    """Collect the folder and write its tables; to the folder `output`, if it is given."""
-    from hpcncf.collect import collect
-    from hpcncf.paths import ResultPaths
-    from hpcncf.records.plan_file import writing
-
-    paths = ResultPaths(folder, output)
-    found = collect.collect(paths, seen)
-    with writing(paths.tables, "" if output else ". -o DIR writes to another folder"):
-        collect.write(found, paths)
-    return paths, found
-
-
-def gather_several(args: argparse.Namespace) -> tuple[ResultPaths, Collected]:
-    """Collect the folders into one set of tables, in `--output`."""
+    """Collect the folders and write their tables, to the folder `output` if it is given."""
     from hpcncf.collect import collect
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import writing
 
-    if args.output is None:
+    if len(folders) > 1 and output is None:
         raise UsageError("-o DIR: is missing. Tables of several jobs need a folder of their own")
-    found = collect.merge([collect.collect(ResultPaths(folder)) for folder in args.results])
-    paths = ResultPaths(args.results[0], args.output)
-    with writing(paths.tables):
+    several = [collect.collect(ResultPaths(folder), seen) for folder in folders]
+    found = several[0] if len(several) == 1 else collect.merge(several)
+    paths = ResultPaths(folders[0], output)
+    with writing(paths.tables, "" if output else ". -o DIR writes to another folder"):
         collect.write(found, paths)
     return paths, found
 
@@ -85,14 +73,12 @@ def summary(found: Collected) -> str:
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     retired = sum(row["retired"] for row in found.runs)
     kept = f"; {retired} retired" if retired else ""
-    total = sum(counts.values())
-    return f"{found.job}: {total} {'run' if total == 1 else 'runs'}: {states or 'none'}{kept}"
+    return f"{found.job}: {plural(sum(counts.values()), 'run')}: {states or 'none'}{kept}"
 
 
 def print_skipped(found: Collected) -> None:
     if found.skipped:
-        number = len(found.skipped)
-        print(f"skipped {number} {'file' if number == 1 else 'files'}:", file=sys.stderr)
+        print(f"skipped {plural(len(found.skipped), 'file')}:", file=sys.stderr)
         for reason in found.skipped:
             print(f"  {printable(reason)}", file=sys.stderr)
 

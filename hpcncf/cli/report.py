@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     def judge(run: Run, ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> None:
         diagnoses[run.id] = diagnose(ranks, nodes)
 
-    paths, found = collect.gather(args.results, judge, args.output)
+    paths, found = collect.gather([args.results], args.output, judge)
     collect.print_skipped(found)
     with writing(paths.report):
         written = write_report(found, paths, diagnoses, args.quality)

@@ -19,6 +19,7 @@ from hpcncf.collect.attempt_table import (
     ATTEMPT,
     TOTALS,
     attempt_row,
+    error_text,
     killed,
     silent,
     step_of,
@@ -236,9 +237,7 @@ def _progress(progress: Progress | None) -> str | None:
 
 def rank_row(record: RankRecord) -> Row:
     """One rank, its parts' fields prefixed: `cores_usable`, `cpu_user_s`, `memory_...`."""
-    row = {name: getattr(record, name) for name in RANK}
-    if record.error:
-        row["error"] = f"{record.error.get('type')}: {record.error.get('message')}"
+    row = {name: getattr(record, name) for name in RANK} | {"error": error_text(record)}
     for part, kind in RANK_PARTS.items():
         values = getattr(record, part)
         row |= {f"{part}_{name}": getattr(values, name) for name in kind.model_fields}

@@ -173,7 +173,7 @@ def columns_packed(ranks: Sequence[RankRecord]) -> Row:
     pack = next((record.packed for record in ranks if record.packed), None)
     began, ended = training_time(ranks)
     if not ended:
-        began, ended = (moment.timestamp() for moment in _start_and_end(ranks))
+        began, ended = (datetime.fromisoformat(at).timestamp() for at in start_and_end(ranks))
     return {
         "pack": " ".join(pack.runs) if pack else None,
         "pack_runs": len(pack.runs) if pack else 1,
@@ -183,11 +183,11 @@ def columns_packed(ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def _start_and_end(ranks: Sequence[RankEnd]) -> tuple[datetime, datetime]:
-    """The first rank's start and the last one's end."""
+def start_and_end(ranks: Sequence[RankEnd]) -> tuple[str, str]:
+    """The first rank's start and the last one's end, as the records have them."""
     return (
-        min(datetime.fromisoformat(record.started_at) for record in ranks),
-        max(datetime.fromisoformat(record.ended_at) for record in ranks),
+        min((record.started_at for record in ranks), key=datetime.fromisoformat),
+        max((record.ended_at for record in ranks), key=datetime.fromisoformat),
     )
 
 
@@ -387,7 +387,7 @@ def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:
 
 def elapsed(ranks: Sequence[RankEnd]) -> float:
     """Seconds from the first rank's start to the last one's end."""
-    started, ended = _start_and_end(ranks)
+    started, ended = map(datetime.fromisoformat, start_and_end(ranks))
     return (ended - started).total_seconds()
 
 
