@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpcncf.collect.training_columns import DRIFTED, FEWEST, PAUSED, unsteady
-from hpcncf.ncf.step_clock import PAUSE_FACTOR, PAUSE_S
 from hpcncf.records.schema import Epoch, RankRecord, RecordError, TrainingRecord, read_record
 from hpcncf_analysis.formatting import format_duration, format_number
 from hpcncf_analysis.report.figure_style import (
@@ -44,16 +43,16 @@ LANE_IN: Final = 0.24
 MAX_OVER_QUANTILE: Final = 2.0
 FIFTIETH: Final = 50
 CAPTION: Final = (
-    "Blue: the mean time of a few steps, one after another, of the first rank. Pauses are taken "
-    "out of it and stand below, each as wide as it is long. An arrow stands for steps beyond the "
-    "panel. The configuration recommended, then the slowest, then the least steady if a run did "
-    "not keep its pace."
+    "Blue: the mean time of a few steps, one after another, of the first rank. Pauses stand below, "
+    "each as wide as it is long. An arrow stands for steps beyond the panel. The configuration "
+    "recommended, then the slowest, then the least steady if a run did not keep its pace."
 )
 
 
 @dataclass(frozen=True)
 class Stop:
-    """No step was taken: one of STOPS; a slow step is itself the stop."""
+    """One of STOPS. Steps go on during the wait for a first batch, and a slow step is one of them:
+    both are in the time of their stretch, too."""
 
     kind: str
     begun_s: float
@@ -62,7 +61,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps whose time is recorded as one sum, without the stops among them."""
+    """Steps whose time is recorded as one sum."""
 
     begun_s: float
     ended_s: float
@@ -75,11 +74,7 @@ class Timeline:
 
     stretches: Sequence[Stretch]
     stops: Sequence[Stop]
-
-    @property
-    def ended_s(self) -> float:
-        ends = [each.ended_s for each in self.stretches]
-        return max([*ends, *(stop.begun_s + stop.seconds for stop in self.stops)])
+    ended_s: float
 
     def seconds(self, kind: str) -> list[float]:
         """Seconds of each stop of the kind."""
@@ -128,45 +123,35 @@ def _first_rank(data: ReportData, row: Row) -> TrainingRecord | None:
 
 
 def build_timeline(part: TrainingRecord) -> Timeline | None:
-    """None if too few steps' times are recorded."""
-    if len(part.batches.seconds) < FEWEST or not part.epochs:
+    """None if too few steps' times are recorded, or if the record contradicts itself."""
+    every, seconds = part.batches.every, part.batches.seconds
+    rest = part.steps - every * len(seconds)
+    if len(seconds) < FEWEST or not part.epochs or rest > every:
         return None
-    if part.steps > part.batches.every * (len(part.batches.seconds) + 1):
-        return None  # its record contradicts itself
-    walked = list(_split_steps(part))
-    return Timeline(
-        stretches=[each for each in walked if isinstance(each, Stretch)],
-        stops=[each for each in walked if isinstance(each, Stop) and each.seconds > 0],
-    )
-
-
-def _split_steps(part: TrainingRecord) -> Iterator[Stretch | Stop]:
-    """Step after step, cut wherever another sum, an epoch or a slow step begins."""
+    step_s = [each / every for each in seconds]
+    step_s.append(max(0.0, part.training_s - sum(seconds)) / max(rest, 1))
     epochs = _epoch_starts(part)
-    first = {
-        at: epoch.first_batch_s for at, epoch in epochs.items() if _is_whole_epoch(epoch, part)
-    }
-    slow = _slow_step_seconds(part, epochs, first)
-    plain = _step_seconds(part, first, slow)
-    sums = range(0, part.steps, part.batches.every)
-    cuts = sorted({*sums, *epochs, *slow, *(at + 1 for at in slow), part.steps})
+    slow = _slow_steps(part, epochs)
+    cuts = sorted({*range(0, part.steps, every), *epochs, *slow, part.steps})
+    stretches, stops = [], []
     now, epoch = 0.0, epochs[0]
     for at, until in pairwise([*cuts, part.steps]):
-        stops = []
-        if at and (at in epochs or at == part.steps):
-            # A checkpoint in mid-epoch counts as the epoch's: where it stood is not recorded.
-            written = [(CHECKPOINT, epoch.checkpoint_s)] if _is_whole_epoch(epoch, part) else []
-            stops = [(EVALUATION, epoch.evaluation_s), *written]
-        epoch = epochs.get(at, epoch)
-        stops += [(FIRST, first[at])] if at in first else []
-        stops += [(SLOW, slow[at])] if at in slow else []
-        for kind, seconds in stops:
-            yield Stop(kind, now, seconds)
-            now += seconds
-        if at not in slow and at < until:
-            step_s = plain[at // part.batches.every]
-            yield Stretch(now, now + (until - at) * step_s, step_s)
-            now += (until - at) * step_s
+        if at and (at in epochs or at == part.steps):  # the epoch before is over
+            for kind, pause in ((EVALUATION, epoch.evaluation_s), (CHECKPOINT, epoch.checkpoint_s)):
+                if pause and not (kind == CHECKPOINT and _is_partial(epoch, part)):
+                    stops.append(Stop(kind, now, pause))
+                    now += pause
+        if at in epochs:
+            epoch = epochs[at]
+            if epoch.first_batch_s and not _is_partial(epoch, part):
+                stops.append(Stop(FIRST, now, epoch.first_batch_s))
+        if at in slow:
+            stops.append(Stop(SLOW, now, slow[at]))
+        if at < until:
+            each = step_s[at // every]
+            stretches.append(Stretch(now, now + (until - at) * each, each))
+            now += (until - at) * each
+    return Timeline(stretches, stops, now)
 
 
 def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
@@ -178,42 +163,23 @@ def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
     return {at: epoch for at, epoch in placed.items() if at < part.steps}
 
 
-def _is_whole_epoch(epoch: Epoch, part: TrainingRecord) -> bool:
+def _is_partial(epoch: Epoch, part: TrainingRecord) -> bool:
     """Of an epoch that was resumed, waits and checkpoints are sums over several attempts."""
-    return not (part.resumed_step and epoch.epoch == part.resumed_epoch)
+    return bool(part.resumed_step) and epoch.epoch == part.resumed_epoch
 
 
-def _slow_step_seconds(
-    part: TrainingRecord, epochs: Mapping[int, Epoch], first: Mapping[int, float]
-) -> dict[int, float]:
-    """Step -> its seconds, where it is slow for more than its wait for an epoch's first batch."""
+def _slow_steps(part: TrainingRecord, epochs: Mapping[int, Epoch]) -> dict[int, float]:
+    """Step -> its seconds, without those that the wait for an epoch's first batch explains."""
     begun = {epoch.epoch: at for at, epoch in epochs.items()}
     earlier = {part.resumed_epoch: part.resumed_step or 0}
-    every = part.batches.every
-    limit = max(PAUSE_FACTOR * median(part.batches.seconds) / every, PAUSE_S)
     found = {}
     for pause in part.batches.pauses:
         number = int(pause["epoch"])
         at = begun[number] + int(pause["step"]) - earlier.get(number, 0)
-        found[at] = pause["seconds"] - first.get(at, 0.0)
-    return {at: seconds for at, seconds in found.items() if seconds > limit}
-
-
-def _step_seconds(
-    part: TrainingRecord, first: Mapping[int, float], slow: Mapping[int, float]
-) -> list[float]:
-    """Seconds of a step, for each sum: the stops taken out; 0 where nothing else is in it."""
-    every, left = part.batches.every, part.training_s - sum(part.batches.seconds)
-    seconds = [*part.batches.seconds, max(0.0, left)]
-    steps = [every] * len(part.batches.seconds)
-    steps.append(part.steps - sum(steps))
-    for at, stopped in [*first.items(), *slow.items()]:
-        seconds[at // every] -= stopped
-    for at in slow:
-        steps[at // every] -= 1
-    return [
-        max(0.0, each) / many if many else 0.0 for each, many in zip(seconds, steps, strict=True)
-    ]
+        waited_s = epochs[at].first_batch_s if at in epochs else 0.0
+        if waited_s < pause["seconds"] / 2:
+            found[at] = pause["seconds"]
+    return found
 
 
 def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
