@@ -32,6 +32,8 @@ WIDTH_IN: Final = 6.4
 # Letters of a panel's title above an axes, and how high a line of it is.
 LINE: Final = 64
 LINE_IN: Final = 0.2
+# Between two panels, for a title and the names of ticks.
+GAP_IN: Final = 0.7
 # What a page calls these colours, to have lighter ones on a dark ground.
 VARIABLES: Final = {
     INK: "ink",
@@ -48,6 +50,8 @@ VARIABLES: Final = {
     "#333333": "dark",
     "#56B4E9": "sky",
 }
+
+Place = tuple[float, float]
 
 SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only
     "font.family": "sans-serif",
@@ -78,11 +82,33 @@ def new_figure(height_in: float) -> Figure:
     return figure
 
 
-def wrap_titles(titles: Iterable[str]) -> tuple[list[str], float]:
-    """Panels' titles in lines that a figure has room for, and how high the lines beyond the first
-    are together, in inches."""
-    wrapped = [fill(title, LINE, break_on_hyphens=False) for title in titles]
-    return wrapped, LINE_IN * sum(title.count("\n") for title in wrapped)
+def stack_panels(heights: Mapping[str, Sequence[float]], sharex: bool) -> list[list[Axes]]:
+    """Axes below each other for each title, which stands above the first of them in as many lines
+    as it takes; their heights in inches."""
+    titles = [fill(title, LINE, break_on_hyphens=False) for title in heights]
+    lines_in = LINE_IN * sum(title.count("\n") for title in titles)
+    every = [height for panel in heights.values() for height in panel]
+    figure = new_figure(sum(every) + lines_in + GAP_IN * len(heights) + 0.4)
+    axes = iter(
+        figure.subplots(len(every), 1, squeeze=False, sharex=sharex, height_ratios=every)[:, 0]
+    )
+    panels = [[next(axes) for _ in panel] for panel in heights.values()]
+    for panel, title in zip(panels, titles, strict=True):
+        panel[0].set_title(title)
+    return panels
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Rows of bars, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def annotate(axes: Axes, text: str, at: Place, offset: Place = (5, 0), **settings: Any) -> None:
+    """A text beside a place in data coordinates, so many points off."""
+    plain: dict[str, Any] = {"va": "center", "size": 9, "color": INK}
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **(plain | settings))
 
 
 def series_colours(series: Iterable[str]) -> dict[str, str]:
@@ -160,7 +186,6 @@ OFFSETS: Final = [
     )
 ]
 
-Place = tuple[float, float]
 # [box, (x0, y0, x1, y1)] in pixels.
 Boxes = np.ndarray[Any, np.dtype[np.float64]]
 

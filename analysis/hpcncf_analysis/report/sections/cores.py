@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from hpcncf.records.schema import NodeRecord, RecordError, read_record
 from hpcncf_analysis.formatting import format_percent
-from hpcncf_analysis.report.figure_style import GROUND, legend_above, new_figure, wrap_titles
+from hpcncf_analysis.report.figure_style import GROUND, legend_above, stack_panels
 from hpcncf_analysis.report.section import Drawing, ReportData, Section
 
 # Of middle brightness: they stand on a light page's ground and on a dark one's.
@@ -82,15 +82,13 @@ def core_heatmap(runs: Sequence[CoreTrace]) -> Figure | None:
     shown = [run for run in runs if any(node.cpus and node.start_s for node in run.nodes)]
     if not shown:
         return None
-    rows = [sum(len(node.cpus) for node in run.nodes) for run in shown]
-    heights = [min(max(ROW_IN * each, 0.45), 4.0) for each in rows]
-    titles, lines_in = wrap_titles(run.title for run in shown)
-    figure = new_figure(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
-    panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, title, run in zip(panels, titles, shown, strict=True):
+    rows = {run.title: sum(len(node.cpus) for node in run.nodes) for run in shown}
+    heights = {title: [min(max(ROW_IN * each, 0.6), 4.0)] for title, each in rows.items()}
+    for (axes,), run in zip(stack_panels(heights, sharex=False), shown, strict=True):
         _draw_panel(axes, run)
-        axes.set_title(title)
-    panels[-1].set_xlabel("seconds since the run's start")
+    axes.set_xlabel("seconds since the run's start")
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     legend_above(figure, {"this run": OURS, "others (narrow strip)": OTHERS, "idle": IDLE})
     return figure
 

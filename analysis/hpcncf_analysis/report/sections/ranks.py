@@ -14,7 +14,7 @@ from hpcncf_analysis.formatting import (
     format_percent,
 )
 from hpcncf_analysis.pop import SLOWER, pop_from_rows, pop_table
-from hpcncf_analysis.report.figure_style import PHASES_STYLE, legend_above, new_figure
+from hpcncf_analysis.report.figure_style import PHASES_STYLE, legend_above, name_rows, new_figure
 from hpcncf_analysis.report.section import (
     Column,
     Drawing,
@@ -96,9 +96,7 @@ def ranks_figure(ranks: Sequence[Row], title: str) -> Figure | None:
             begun += seconds
     several = len({row["node"] for row in ranks}) > 1
     names = [f"rank {row['rank']}{' ' + row['node'] if several else ''}" for row in ranks]
-    axes.set_yticks(range(len(ranks)), names)
-    axes.set_ylim(len(ranks) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, names)
     axes.set_xlabel("seconds of the counted steps")
     axes.set_title(title)
     legend_above(figure, {part: PHASES_STYLE[phase] for part, phase in PARTS.items()})

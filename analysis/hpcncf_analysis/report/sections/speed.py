@@ -326,16 +326,9 @@ def _draw_iso_lines(axes: Axes, work: float) -> None:
         if speed < left * 1.2:
             continue  # the corner has no room for its label
         at_top = speed < right / 1.05
-        axes.annotate(
-            f"{cost:g}",
-            (speed, cost * speed / work),
-            xytext=(-3, -3) if at_top else (-2, 2),
-            textcoords="offset points",
-            ha="right",
-            va="top" if at_top else "bottom",
-            size=9,
-            color=GREY,
-        )
+        offset, va = ((-3, -3), "top") if at_top else ((-2, 2), "bottom")
+        place = (speed, cost * speed / work)
+        style.annotate(axes, f"{cost:g}", place, offset, ha="right", va=va, color=GREY)
     axes.set_xlim(left, right)
     axes.set_ylim(low, high)
 
@@ -464,7 +457,7 @@ def _draw_ideal(
     fewest, most = counts[0], counts[-1]
     axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")
     at = (most, most / fewest)
-    axes.annotate("ideal", at, xytext=(9, 4), textcoords="offset points", color=GREY)
+    style.annotate(axes, "ideal", at, (9, 9), color=GREY, size=11)
     axes.set_ylim(0, 1.12 * max(at[1], *map(_gain, shown), *(gain for _, gain in reach)))
     span = most - fewest
     # The lines' labels stand to the right.

@@ -15,11 +15,12 @@ from hpcncf_analysis.formatting import format_number, format_percent
 from hpcncf_analysis.report.figure_style import (
     FAINT,
     GREY,
-    INK,
     PHASES_STYLE,
+    annotate,
     legend_above,
+    name_rows,
     new_figure,
-    wrap_titles,
+    stack_panels,
 )
 from hpcncf_analysis.report.section import (
     Column,
@@ -149,18 +150,16 @@ def waterfall_figure(ranks: Mapping[str, Sequence[Row]]) -> Figure | None:
     steps = {label: phase_ms_per_step(rows) for label, rows in ranks.items() if rows}
     if not steps:
         return None
-    heights = [0.3 * len(phases) for phases in steps.values()]
-    titles, lines_in = wrap_titles(
-        f"{label}: {format_number(sum(phases.values()))} ms" for label, phases in steps.items()
-    )
-    figure = new_figure(sum(heights) + lines_in + 0.55 * len(steps) + 0.4)
-    panels = figure.subplots(len(steps), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, title, phases in zip(panels, titles, steps.values(), strict=True):
+    heights = {
+        f"{label}: {format_number(sum(phases.values()))} ms": [0.3 * len(phases)]
+        for label, phases in steps.items()
+    }
+    panels = stack_panels(heights, sharex=True)
+    for (axes,), phases in zip(panels, steps.values(), strict=True):
         _draw_waterfall(axes, phases)
-        axes.set_title(title)
-    panels[-1].set_xlim(0, 1.14 * max(sum(phases.values()) for phases in steps.values()))
-    panels[-1].set_xlabel("milliseconds of a step, mean over steps and ranks")
-    return figure
+    axes.set_xlim(0, 1.14 * max(sum(phases.values()) for phases in steps.values()))
+    axes.set_xlabel("milliseconds of a step, mean over steps and ranks")
+    return axes.get_figure(root=True)
 
 
 def _draw_waterfall(axes: Axes, phases: Mapping[str, float]) -> None:
@@ -169,18 +168,10 @@ def _draw_waterfall(axes: Axes, phases: Mapping[str, float]) -> None:
         axes.barh(row, each, 0.7, ended, color=PHASES_STYLE[phase])
         ended += each
         axes.plot([ended, ended], [row, min(row + 1, len(phases) - 1)], color=GREY, lw=0.8)
-        _annotate(axes, format_percent(each / whole), (ended, row), size=9)
-    axes.set_yticks(range(len(phases)), list(phases))
-    axes.set_ylim(len(phases) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+        annotate(axes, format_percent(each / whole), (ended, row))
+    name_rows(axes, list(phases))
     axes.grid(visible=True, axis="x", color=FAINT, lw=0.6)
     axes.set_axisbelow(True)
-
-
-def _annotate(axes: Axes, text: str, at: tuple[float, float], size: int) -> None:
-    """To the right of a bar's end."""
-    place: Any = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, at, size=size, color=INK, **place)
 
 
 def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
@@ -214,4 +205,4 @@ def _draw_bar(axes: Axes, row: int, one: Configuration) -> None:
         axes.barh(row, width, 0.46, left, color=PHASES_STYLE[phase], edgecolor="w", lw=0.4)
         left += width
     axes.text(0, row - 0.27, one.label, va="bottom", size=10)
-    _annotate(axes, f"{format_number(total_ms)} ms", (left, row), size=10)
+    annotate(axes, f"{format_number(total_ms)} ms", (left, row), size=10)

@@ -20,9 +20,10 @@ from hpcncf_analysis.report.figure_style import (
     GREY,
     PHASES_STYLE,
     PURPLE,
-    new_figure,
+    annotate,
+    name_rows,
     quiet_grid,
-    wrap_titles,
+    stack_panels,
 )
 from hpcncf_analysis.report.section import Drawing, Part, ReportData
 
@@ -75,6 +76,11 @@ class Timeline:
     stretches: Sequence[Stretch]
     stops: Sequence[Stop]
     ended_s: float
+
+    @property
+    def kinds(self) -> list[str]:
+        """Those of STOPS that it has."""
+        return [kind for kind in STOPS if self.seconds(kind)]
 
     def seconds(self, kind: str) -> list[float]:
         """Seconds of each stop of the kind."""
@@ -186,21 +192,19 @@ def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
     """Title -> run: a panel for each, a lane below it for each kind of stop that it has."""
     if not timelines:
         return None
-    lanes = [[kind for kind in STOPS if one.seconds(kind)] for one in timelines.values()]
-    titles, lines_in = wrap_titles(
-        f"{title}: {format_number(1000 * median(each.step_s for each in one.stretches))} ms"
+    heights = {
+        f"{title}: {format_number(1000 * median(each.step_s for each in one.stretches))} ms": (
+            STEPS_IN,
+            LANE_IN * len(one.kinds),
+        )
         for title, one in timelines.items()
-    )
-    heights = [each for kinds in lanes for each in (STEPS_IN, LANE_IN * len(kinds))]
-    figure = new_figure(sum(heights) + lines_in + 0.65 * len(timelines) + 0.3)
-    panels = figure.subplots(len(heights), 1, height_ratios=heights)
-    pairs = zip(panels[::2], panels[1::2], titles, timelines.values(), lanes, strict=True)
-    for steps, below, title, one, kinds in pairs:
-        steps.set_title(title)
+    }
+    panels = stack_panels(heights, sharex=False)
+    for (steps, lanes), one in zip(panels, timelines.values(), strict=True):
         _draw_steps(steps, one)
-        _draw_lanes(below, one, kinds)
-    panels[-1].set_xlabel("seconds since the first step")
-    return figure
+        _draw_lanes(lanes, one)
+    lanes.set_xlabel("seconds since the first step")
+    return lanes.get_figure(root=True)
 
 
 def _draw_steps(axes: Axes, one: Timeline) -> None:
@@ -226,25 +230,16 @@ def _draw_steps(axes: Axes, one: Timeline) -> None:
     quiet_grid(axes)
 
 
-def _draw_lanes(axes: Axes, one: Timeline, kinds: Sequence[str]) -> None:
-    for row, kind in enumerate(kinds):
+def _draw_lanes(axes: Axes, one: Timeline) -> None:
+    for row, kind in enumerate(one.kinds):
         bars = [(stop.begun_s, stop.seconds) for stop in one.stops if stop.kind == kind]
         # The edge keeps the shortest visible.
         axes.broken_barh(bars, (row - 0.36, 0.72), color=STOPS[kind], lw=0.8)
         each = format_duration(median(one.seconds(kind)))
-        axes.annotate(
-            each if len(bars) == 1 else f"{len(bars)} × {each}",
-            (1, row),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            size=10,
-        )
-    axes.set_yticks(range(len(kinds)), kinds)
-    axes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
+        text = each if len(bars) == 1 else f"{len(bars)} × {each}"
+        annotate(axes, text, (1, row), xycoords=("axes fraction", "data"), size=10)
+    name_rows(axes, one.kinds)
     axes.set_xlim(0, one.ended_s)
-    axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=True, axis="x", color=FAINT, lw=0.6)
     axes.set_axisbelow(True)
