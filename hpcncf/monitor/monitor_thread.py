@@ -204,9 +204,9 @@ class Monitor:
         node_file: Path | None = None,
         node_cpus: list[int] | None = None,
         interval_s: float = 1.0,
-        siblings: bool = False,
+        siblings: bool = True,
     ) -> None:
-        """`siblings`: other monitors on this node, started alike, watch other ranks of the run."""
+        """`siblings`: other ranks of the run may be on this node, started alike."""
         if not Path("/proc/self/stat").exists():
             raise HpcncfError("a run is measured by Linux's /proc, and this system has none")
         self._run_id, self._attempt, self._node_index = run_id, attempt, node_index
@@ -227,7 +227,7 @@ class Monitor:
         self._last = Sample()
         self._node_file = node_file
         self._node_cpus = node_cpus
-        self._siblings = siblings or pid is None
+        self._siblings = siblings
         self._node: Node | None = None
         self._node_started_at = self._clock.started_at
         self._windows = Windows(interval_s)
