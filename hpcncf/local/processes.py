@@ -106,9 +106,9 @@ def bound_to(cpus: list[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def end_with_parent() -> None:
-    """Linux sends this process SIGTERM when its parent dies: no rank outlives its queue."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(signum: int = signal.SIGTERM) -> None:
+    """Linux sends this process the signal when its parent dies: no rank outlives its queue."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
 
 
 def hold_interrupt() -> None:

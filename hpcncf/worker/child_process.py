@@ -22,6 +22,7 @@ from typing import Any, Final
 import psutil
 
 from hpcncf.errors import HpcncfError
+from hpcncf.local.processes import end_with_parent
 from hpcncf.records.schema import (
     LARGEST_METRIC,
     LONGEST_REPORTED,
@@ -40,7 +41,9 @@ class Output:
     def __init__(self) -> None:
         self._reading, self.writing = os.pipe()
         self._ended, self._ending = os.pipe()
-        self._to = _descriptor()
+        self._to = 1
+        with contextlib.suppress(OSError):  # what stands in for it has none
+            self._to = sys.stdout.fileno()
         self.ended_a_line = True
         self._thread = threading.Thread(target=self._pass_on, name="hpcncf-output", daemon=True)
 
@@ -82,13 +85,6 @@ class Output:
         self._seen(chunk)
         self.ended_a_line = chunk.endswith(b"\n") if chunk else self.ended_a_line
         return len(chunk)
-
-
-def _descriptor() -> int:
-    try:
-        return sys.stdout.fileno()
-    except OSError:  # what stands in for it has none
-        return 1
 
 
 MARK: Final = b"hpcncf: "
@@ -205,7 +201,6 @@ NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_PDEATHSIG = 1
 # siginfo's si_code of a key pressed at the terminal, which signals the whole foreground group.
 _SI_KERNEL = 0x80
 
@@ -220,22 +215,17 @@ class CannotStart(HpcncfError):
 
 def check(command: Sequence[str]) -> None:
     """Raise CannotStart where the command's program is not there or not executable."""
-    program = command[0]
+    program, hint = command[0], ""
     if which(program):
         return
+    if set(program) & set(" |&;<>$"):  # a whole line of shell in quotes
+        hint = f"; a pipeline or other line of a shell needs one: bash -c {shlex.quote(program)}"
     if "/" not in program:
-        raise CannotStart(f"{program}: command not found in PATH{_hint(program)}", NOT_FOUND)
+        raise CannotStart(f"{program}: command not found in PATH{hint}", NOT_FOUND)
     if not Path(program).exists():
-        raise CannotStart(f"{program}: no such file{_hint(program)}", NOT_FOUND)
+        raise CannotStart(f"{program}: no such file{hint}", NOT_FOUND)
     reason = "is a folder" if Path(program).is_dir() else "is not executable (chmod +x?)"
     raise CannotStart(f"{program}: {reason}", NOT_EXECUTABLE)
-
-
-def _hint(program: str) -> str:
-    """A whole line of shell in quotes, where one program is expected."""
-    if not set(program) & set(" |&;<>$"):
-        return ""
-    return f"; a pipeline or other line of a shell needs one: bash -c {shlex.quote(program)}"
 
 
 class Child:
@@ -255,7 +245,8 @@ class Child:
         is_shell: bool = False,
     ) -> None:
         """Raises CannotStart."""
-        _adopt_orphans()
+        # Orphaned descendants become children of this process, so that their time is counted.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # Inherited as ignored, the kernel would wait for children itself and keep no account.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
@@ -347,15 +338,10 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _adopt_orphans() -> None:
-    """Become the parent of orphaned descendants, so that their time is counted."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def _end_with_parent() -> None:
     """A rank that is killed takes its program along."""
     _unblock()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
 
 
 def _unblock() -> None:

@@ -135,6 +135,6 @@ def _end_stopped(
         return 0
     all_left(attempt, record.world_size, OTHERS_S)
     if decision.job_id and (refusal := put_back(decision.job_id)):
-        write(f"; not put back into the queue: {refusal}")
+        write(refusal)
     sys.stderr.write(f"hpcncf: {place.prefix}{stopped}\n")
     return stopped.exit_code

@@ -407,7 +407,7 @@ class Recorded(AbstractContextManager["Recorded"]):
             # Slurm then kills the rest of the job: the other ranks come first.
             all_left(self.attempt, self.place.world_size, OTHERS_S)
             if refusal := put_back(decision.job_id):
-                leave_again(f"; not put back into the queue: {refusal}")
+                leave_again(refusal)
         elif before_meeting and error.signum == signal.SIGTERM and not error.fate:
             # It was stopped as a job's ranks are, and nothing on this node explains it.
             for within_s in ELSEWHERE_S:

@@ -19,7 +19,8 @@ from hpcncf.slurm import query
 from hpcncf.worker.environment import launched_by, slurm_job_id
 
 # Set for a run that is one of several in a task, which puts itself back when the run has ended.
-BY_TASK = "HPCNCF_REQUEUED_BY_TASK"
+BY_TASK: Final = "HPCNCF_REQUEUED_BY_TASK"
+NOT_PUT_BACK: Final = "; not put back into the queue: "
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,9 @@ def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> De
     starts = restart(env) or 0
     if starts >= allowed:
         so_far = f"was put back {starts} times already, " if starts else ""
-        return Decision(
-            None, f"; not put back into the queue: {so_far}resources.requeues {allowed}"
-        )
+        return Decision(None, f"{NOT_PUT_BACK}{so_far}resources.requeues {allowed}")
     if shutil.which("scontrol") is None:
-        return Decision(None, "; not put back into the queue: there is no scontrol on this node")
+        return Decision(None, f"{NOT_PUT_BACK}there is no scontrol on this node")
     description = f"; put back into the queue, time {starts + 1} of {allowed}"
     return Decision(None if BY_TASK in env else job_id, description)
 
@@ -79,23 +78,19 @@ def preempted(job_id: str) -> bool:
 
 
 def put_back(job_id: str) -> str | None:
-    """None, or what Slurm said against it."""
+    """None, or the description with what Slurm said against it."""
     problems: list[str] = []
     query.run_query(["scontrol", "requeue", job_id], problems)
-    return problems[0] if problems else None
+    return f"{NOT_PUT_BACK}{problems[0]}" if problems else None
 
 
 def stopped_task(signum: int, allowed: int) -> int:
     """The exit code of a task of several runs that were stopped: it is put back, where it may be,
     to go on with those that are not complete."""
-    decision = decide(signum, allowed)
-    description = decision.description
-    if decision.job_id is not None:
-        refused = put_back(decision.job_id)
-        if refused:
-            description = f"; not put back into the queue: {refused}"
-    name = signal.Signals(signum).name
-    sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{description}\n")
+    decision, name = decide(signum, allowed), signal.Signals(signum).name
+    refusal = put_back(decision.job_id) if decision.job_id else None
+    fate = refusal or decision.description
+    sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{fate}\n")
     return 128 + signum
 
 
