@@ -405,6 +405,16 @@ def test_any_program_has_the_results_that_it_had(
 
 
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_has_the_results_that_it_had(name: str) -> None:
+    twins = Twins(OPTIMIZERS[name])
+    for event in ("step", "accumulate", "norm", "evaluate", "resume", "dense", "no gradient"):
+        act(twins, event, [1, 2, 5, 1])
+        act(twins, "idle", 5)
+    twins.check(1e-10)
+
+
+@pytest.mark.usefixtures("kernels")
 def test_float32_stays_within_rounding_of_dense_adam() -> None:
     torch.manual_seed(1)
     tables = [nn.Embedding(400, 8) for _ in range(2)]
