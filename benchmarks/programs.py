@@ -140,9 +140,8 @@ def measure_one(name: str, expected: Mapping[str, Any]) -> Row:
 HEAD = ("program", "cause", "found", "line", "named line", "s:")
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Without the columns of lines if no program has one to name."""
-    kept = [0, 1, 2, 5] if all(row.right_line is None for row in rows) else range(6)
+def table(rows: Sequence[Row], with_lines: bool) -> Iterator[str]:
+    kept = range(6) if with_lines else [0, 1, 2, 5]
     every = [HEAD, *map(cells, rows)]
     head, *others = ([each[at] for at in kept] for each in every)
     return results.table(head, others)
@@ -172,7 +171,7 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
         f"programs, without a verdict {silent}.\n"
     )
     if missed := [row for row in judged if not row.right_cause or row.right_line is False]:
-        yield from table(missed)
+        yield from table(missed, bool(lines))
         yield ""
     causes = []
     for cause in sorted({row.expected[0] for row in judged}):
@@ -181,7 +180,8 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
         called = ", ".join(f"{found} {number}" for found, number in instead)
         causes.append([cause, f"{len(of)}", f"{sum(row.right_cause for row in of)}", called])
     confusion = results.table(("cause", "programs:", "right:", "called instead"), causes)
-    yield from results.fold("By cause, and all programs", [*confusion, "", *table(rows)])
+    everything = table(rows, bool(lines))
+    yield from results.fold("By cause, and all programs", [*confusion, "", *everything])
 
 
 def show(rows: Iterable[Row]) -> None:
