@@ -94,26 +94,21 @@ def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, smal
         assert (batch.users[positive] == batch.items[positive] % 7).all()
 
 
-@pytest.mark.parametrize("loader", ["per_sample", "batched"])
-def test_workers_change_nothing_in_any_epoch(data: Prepared, loader: Any) -> None:
-    schedule = Schedule(data.manifest.train_rows, 50)
-    with_workers = Loader(data, Training(seed=5, loader=loader, num_workers=2), schedule)
-    for epoch in (0, 1):
-        found = list(with_workers.epoch(epoch, range(schedule.steps)))
-        assert_same(found, batches(data, epoch, loader="vectorized"))
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"loader": "per_sample", "workers": "thread", "num_workers": 2},
         {"loader": "batched", "workers": "thread", "num_workers": 1, "prefetch_factor": 3},
+        {"loader": "per_sample", "num_workers": 2},
+        {"loader": "batched", "num_workers": 2},
         {"loader": "per_sample", "collate": "fast"},
         {"loader": "per_sample", "collate": "fast", "num_workers": 1},
         {"loader": "batched", "num_workers": 1, "persistent_workers": False},
     ],
 )
-def test_how_batches_are_fetched_changes_nothing(data: Prepared, settings: dict[str, Any]) -> None:
+def test_how_batches_are_fetched_changes_nothing_in_any_epoch(
+    data: Prepared, settings: dict[str, Any]
+) -> None:
     schedule = Schedule(data.manifest.train_rows, 50)
     fetched = Loader(data, Training(seed=5, **settings), schedule)
     for epoch in (0, 1):
@@ -229,6 +224,8 @@ def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: Prepared)
     assert whole.users[positive].tolist() == data.train_users[order].tolist()
     assert whole.items[positive].tolist() == data.train_items[order].tolist()
     assert np.array_equal(whole.context[positive].numpy(), unpack_context(data.train_rows[order]))
+    kinds = [torch.int64, torch.int64, torch.float32, torch.float32]
+    assert [each.dtype for each in whole] == kinds
     pairs = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
     negatives = zip(whole.users[~positive].tolist(), whole.items[~positive].tolist(), strict=True)
     assert not pairs & set(negatives)
@@ -243,17 +240,9 @@ def test_the_order_in_chunks_is_the_order() -> None:
     assert np.array_equal(order.between(10, 20), expected[10:20])
 
 
-def test_batches_are_plain_tensors_of_fixed_types(data: Prepared) -> None:
-    batch = batches(data)[0]
-    assert [each.dtype for each in batch] == [
-        torch.int64,
-        torch.int64,
-        torch.float32,
-        torch.float32,
-    ]
-    assert [tuple(each.shape) for each in batch] == [(250,), (250,), (250, 9), (250,)]
-
-
-def test_prepared_data_stays_a_map_of_the_file(tmp_path: Path) -> None:
-    data = tiny(tmp_path / "tiny")
-    assert np.shares_memory(InstanceSource(data, Training()).train_rows, data.train_rows)
+def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
+    source = InstanceSource(data, Training())
+    used = [source.train_rows, source.indptr, source.positives, *source.suspected.args]
+    mapped = (data.train_rows, data.positives_indptr, data.positives)
+    for ours, theirs in zip(used, (*mapped, data.buckets_indptr, data.buckets), strict=True):
+        assert np.shares_memory(ours, theirs)

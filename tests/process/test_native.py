@@ -429,3 +429,10 @@ def test_the_best_build_that_the_cpu_can_run_is_chosen() -> None:
     with pytest.raises(library.NotBuilt, match="engine rowwise gives the same results") as caught:
         library.load_library("none")
     assert "\n" not in str(caught.value)
+
+
+def test_it_reads_the_mapped_pages(data: Prepared) -> None:
+    kept = engine(data, fresh(data, Model()), Model(), settings()).kernel._kept
+    mapped = (data.train_rows, data.positives_indptr, data.positives)
+    for ours, theirs in zip(kept, (*mapped, data.buckets_indptr, data.buckets), strict=True):
+        assert np.shares_memory(ours, theirs)

@@ -6,8 +6,6 @@ import gzip
 import json
 import multiprocessing
 import shutil
-import subprocess
-import sys
 import sysconfig
 import time
 import zlib
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf import profiling
 from hpcncf.paths import AttemptPaths
@@ -100,19 +99,12 @@ def test_only_the_first_rank_is_looked_into_unless_all_are_asked_for() -> None:
     assert not profiling.is_profiled(Training(), FIRST)
 
 
-def test_without_py_spy_it_is_said_how_to_get_it(tmp_path: Path) -> None:
-    """Asked by a Python that has none beside it, with a PATH that has none."""
+def test_without_py_spy_it_is_said_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if shutil.which("py-spy", path=sysconfig.get_path("scripts")) is None:
         pytest.fail("py-spy is among the development tools")
-    lonely = tmp_path / "bin"
-    lonely.mkdir()
-    asked = (
-        "import sysconfig\n"
-        f"sysconfig.get_path = lambda name: {str(lonely)!r}\n"
-        "from hpcncf.ncf import profiling\n"
-        "profiling.find_py_spy()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", asked], env={"PATH": str(lonely)}, capture_output=True, text=True
-    )
-    assert "pip install 'hpcncf[profile]'" in done.stderr
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HpcncfError, match=r"pip install 'hpcncf\[profile\]'"):
+        profiling.find_py_spy()
