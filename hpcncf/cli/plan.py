@@ -146,15 +146,13 @@ def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
 
     return [
         {
-            "tasks": len(build_tasks),
-            "launcher": "hpcncf"
-            if (asked := build_tasks[0][0].resources).packed
-            else asked.launcher,
+            "tasks": len(tasks),
+            "launcher": "hpcncf" if (asked := tasks[0][0].resources).packed else asked.launcher,
             "side_by_side": asked.side_by_side,
-            "parameters": site_parameters(job, build_tasks[0][0]),
-            "runs": [run.id for task in build_tasks for run in task],
+            "parameters": site_parameters(job, tasks[0][0]),
+            "runs": [run.id for task in tasks for run in task],
         }
-        for build_tasks in group_by_resources(build_tasks(plan.active()))
+        for tasks in group_by_resources(build_tasks(plan.active()))
     ]
 
 
@@ -212,10 +210,10 @@ def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float
 
 def _unprepared(plan: Plan) -> list[str]:
     """The command that makes each folder of data which is not there yet."""
-    from hpcncf.launch.submit import prepare_command
+    from hpcncf.ncf.data.manifest import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]
-    return list(dict.fromkeys(prepare_command(data) for data in missing))
+    return list(dict.fromkeys(prepare_command(data.dataset, Path(data.path)) for data in missing))
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.plan import Plan, Run
-from hpcncf.job.spec import Data, JobSpec, Program, Resources
+from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
 from hpcncf.launch.job_arrays import Delivery, query_queued, recover_arrays, send_arrays
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
@@ -106,7 +106,7 @@ def check_data(runs: list[Run]) -> None:
         if current is None:
             raise UsageError(
                 f"data.path: {data.path} holds no prepared data: make it with "
-                f"`{prepare_command(data)}` and submit again"
+                f"`{manifest.prepare_command(data.dataset, Path(data.path))}` and submit again"
             )
         if current != key:
             raise UsageError(
@@ -122,10 +122,6 @@ def seen_by_slurm(paths: ResultPaths, plan: Plan) -> bool:
     attempts = (attempt for run in plan.runs for attempt in paths.run(run.id).attempts())
     claims = (read_claim(attempt) for attempt in attempts)
     return any(claim and claim.slurm_job_id for claim in claims)
-
-
-def prepare_command(data: Data) -> str:
-    return manifest.prepare_command(data.dataset, Path(data.path))
 
 
 def submit(

@@ -160,6 +160,13 @@ def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt
     if whole and kind is RankEnd:
         there.clear()
     claim = None if whole else _read_record(files.claim, Claim, problems)
+    if whole:
+        alive = False
+    elif claim:
+        alive = is_alive(claim, files)
+    else:
+        age_s = server_time(files.folder.parents[1]) - files.folder.stat().st_mtime
+        alive = age_s < CLAIMING_S
     return Attempt(
         number=files.number,
         claimed=partial(read_claim, files) if whole else claim,
@@ -169,7 +176,7 @@ def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt
         if "progress.json" in there
         else None,
         end=_read_record(files.end, End, problems) if "end.json" in there else None,
-        alive=not whole and _alive(claim, files),
+        alive=alive,
         problems=problems,
     )
 
@@ -186,22 +193,11 @@ def _read_record(path: Path, kind: type[R], problems: list[str]) -> R | None:
     try:
         return read_record(path, kind)
     except RecordError as error:
-        if not _missing(path):
-            problems.append(str(error))
+        with contextlib.suppress(PermissionError):  # a folder that we may not look into
+            if not path.exists():
+                return None
+        problems.append(str(error))
         return None
-
-
-def _missing(path: Path) -> bool:
-    try:
-        return not path.exists()
-    except PermissionError:  # a folder that we may not look into
-        return False
-
-
-def _alive(taken: Claim | None, files: AttemptPaths) -> bool:
-    if taken:
-        return is_alive(taken, files)
-    return server_time(files.folder.parents[1]) - files.folder.stat().st_mtime < CLAIMING_S
 
 
 LONGEST_TAIL: Final = 64 * 1024
@@ -319,7 +315,7 @@ def judge_started_job(
     """
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
-        return _slurm_verdict(state) if state and starved else None
+        return (state.state, state.reason) if state and starved else None
     if alone and whole and _is_sigkilled(attempt) and state and _has_job(state):
         return _describe_ending(attempt)
     if state is None or (state.remembered and attempt.alive):
@@ -330,11 +326,7 @@ def judge_started_job(
         return _judge_stopped(attempt, state) if whole else _judge_working(attempt, state)
     if state.state == "completed":
         return None if whole else _judge_arriving(attempt, state)
-    return None if state.state in ("failed", "lost") else _slurm_verdict(state)
-
-
-def _slurm_verdict(state: JobState) -> Verdict:
-    return state.state, state.reason
+    return None if state.state in ("failed", "lost") else (state.state, state.reason)
 
 
 def _judge_stopped(attempt: Attempt, state: JobState) -> Verdict | None:
@@ -362,7 +354,7 @@ def _judge_working(attempt: Attempt, state: JobState) -> Verdict | None:
     if state.state == "running":
         return "running", "but its first rank sends no heartbeat"
     # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
-    return None if attempt.failed else _slurm_verdict(state)
+    return None if attempt.failed else (state.state, state.reason)
 
 
 def _judge_arriving(attempt: Attempt, state: JobState) -> Verdict | None:

@@ -92,14 +92,11 @@ def _turns_in_task(
             turns[run_id] = Turn(before=before, passed=has and passed)
             skipped = submitted.cancelled(run_id, submission.submitted_at) and not has
             over = passed or run_id in complete or skipped
-            undone |= not (over or (has and _has_ended(attempts.get(run_id))))
+            last = attempts.get(run_id)
+            has_ended = has and last is not None and bool(last.ranks)
+            undone |= not (over or has_ended)
         before += undone
     return turns
-
-
-def _has_ended(attempt: Attempt | None) -> bool:
-    """Whether a rank has left a record."""
-    return attempt is not None and bool(attempt.ranks)
 
 
 def is_of_submission(

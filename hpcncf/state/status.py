@@ -159,6 +159,8 @@ def _state(
         verdict = explain_failure(verdict, _find_exception(run, attempt, seen.paths))
     state, reason = verdict
     slurm = sent.slurm if sent and sent.slurm else by_hand
+    is_ours = attempt and not attempt.completed and (sent is None or sent.started)
+    claim = attempt.claim if attempt and is_ours else None
     return RunState(
         run=run,
         state=state,
@@ -171,7 +173,7 @@ def _state(
         job=sent.job if sent else None,
         slurm=slurm,
         node=_find_node(attempt, slurm, state),
-        begun_at=_find_start(attempt, sent),
+        begun_at=claim.claimed_at if claim else None,
     )
 
 
@@ -183,13 +185,6 @@ def _find_exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> st
     files = paths.run(run.id).attempt(attempt.number)
     job_id = failed.slurm_job_id if failed else _slurm_job(attempt)
     return last_exception(attempt_logs(paths, files, job_id, failed.rank if failed else 0))
-
-
-def _find_start(attempt: Attempt | None, sent: Sent | None) -> str | None:
-    ours = sent is None or sent.started
-    open_attempt = attempt if attempt and not attempt.completed else None
-    claim = open_attempt.claim if ours and open_attempt else None
-    return claim.claimed_at if claim else None
 
 
 def _find_node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
