@@ -199,10 +199,8 @@ def build_question(runs: list[Run]) -> Question:
 
 def single_rank(resources: Resources) -> Resources:
     """One rank of these resources, for some minutes."""
-    one = {"nodes": 1, "tasks_per_node": 1, "runs_per_task": 1, "launcher": "srun"}
-    one |= {"runs_per_node": 1, "runs_per_gpu": 1, "ranks_per_gpu": 1, "mps": False}
-    shorter = min(resources.timeout_min, LIMIT_MIN)
-    return resources.model_copy(update=one | {"timeout_min": shorter})
+    kept = resources.model_dump(include={"cpus_per_task", "gpus_per_node", "mem_gb"})
+    return Resources(**kept, timeout_min=min(resources.timeout_min, LIMIT_MIN))
 
 
 def _wait(folder: Path, job_id: str, wait_s: float) -> Answer:
