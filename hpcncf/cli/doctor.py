@@ -190,7 +190,7 @@ def _gpus() -> str:
     from hpcncf.monitor.gpu import GpusUnavailable, opened
 
     try:
-        return f"yes, by NVML: {', '.join(one.name for one in opened().identities)}"
+        return f"yes, by NVML: {', '.join(one.identity.name for one in opened())}"
     except GpusUnavailable as reason:
         return f"no: {reason}"
 

@@ -86,12 +86,10 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
 def uuids(gpus: Sequence[str]) -> list[str]:
     """The UUIDs of the GPUs, which NVML, the daemon and its clients understand alike; empty if NVML
     does not know all of them."""
-    found = gpu.open_gpus()
-    by_index = {one.index: one.uuid for one in found.identities} if found else {}
+    known = {device.identity.index: device.identity for device in gpu.open_gpus()}
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    indices = gpu.allowed(found.identities, env) if found else []
-    found_uuids = [by_index[index] for index in indices]
-    return found_uuids if len(found_uuids) == len(gpus) and all(found_uuids) else []
+    found = [known[index].uuid for index in gpu.allowed(known.values(), env)]
+    return found if len(found) == len(gpus) and all(found) else []
 
 
 def _missed(gpus: Sequence[str], problem: str) -> Served:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.monitor.windows import GpuWindow
+from hpcncf.monitor.windows import GpuWindow, Window
 from hpcncf.records.schema import Gpu, GpuProcess
 
 
@@ -89,51 +90,17 @@ class Identity:
     memory_total_mib: float
 
 
-def gpus_of_node(
-    identities: Sequence[Identity],
-    chosen: Collection[int],
-    windows: Sequence[Sequence[GpuWindow]],
-    processes: Mapping[int, list[GpuProcess]],
-) -> list[Gpu]:
-    """The chosen GPUs' series; `windows` are [window][GPU], in the order of `identities`;
-    `processes` by index."""
+def gpus_of_run(devices: Sequence[Device], windows: Sequence[Window]) -> list[Gpu] | None:
+    """The series of the GPUs that the run may use, by its environment, or was seen to use; None if
+    NVML shows none."""
+    if not devices:
+        return None
+    chosen = allowed([device.identity for device in devices], os.environ)
     return [
-        _gpu_record(identity, [each[at] for each in windows], processes.get(identity.index, []))
-        for at, identity in enumerate(identities)
-        if identity.index in chosen
+        device.record([window.gpus[at] for window in windows])
+        for at, device in enumerate(devices)
+        if device.used or device.identity.index in chosen
     ]
-
-
-def _gpu_record(
-    identity: Identity, windows: Sequence[GpuWindow], processes: list[GpuProcess]
-) -> Gpu:
-    lengths_s = [window.length_s for window in windows]
-
-    def rounded(
-        values: Iterable[float | None], digits: int = 1, over: Iterable[float] = repeat(1.0)
-    ) -> list[float | None]:
-        return [
-            round(value / each, digits) if value is not None and each > 0 else None
-            for value, each in zip(values, over, strict=False)
-        ]
-
-    return Gpu(
-        index=identity.index,
-        uuid=identity.uuid,
-        name=identity.name,
-        memory_total_mib=round(identity.memory_total_mib, 1),
-        busy=rounded((w.busy_s for w in windows), 3, lengths_s),
-        ours=rounded((w.ours_s for w in windows), 3, lengths_s),
-        memory_mib=rounded(w.memory_mib for w in windows),
-        ours_memory_mib=rounded(w.ours_memory_mib for w in windows),
-        energy_j=rounded(w.energy_j for w in windows),
-        sm_mhz=rounded((w.mhz_s for w in windows), 0, lengths_s),
-        throttled={
-            reason: rounded((w.throttled_s[at] for w in windows), 3, lengths_s)
-            for at, reason in enumerate(REASONS)
-        },
-        processes=processes,
-    )
 
 
 # nvidia-ml-py is the optional extra `gpu`. Each GPU, driver and right leaves some questions open:
@@ -151,16 +118,19 @@ class GpusUnavailable(HpcncfError):
     """Why nothing is known of GPUs here."""
 
 
-def open_gpus() -> Gpus | None:
-    """The GPUs here; None if `opened` finds none."""
+def open_gpus() -> list[Device]:
+    """The GPUs here; none if `opened` raises."""
     try:
         return opened()
     except GpusUnavailable:
-        return None
+        return []
 
 
-def opened() -> Gpus:
-    """Raises GpusUnavailable without a driver, a GPU, or nvidia-ml-py."""
+def opened() -> list[Device]:
+    """All GPUs that NVML shows to this process.
+
+    Raises GpusUnavailable without a driver, a GPU, or nvidia-ml-py.
+    """
     if not any(device.exists() for device in DRIVERS):  # its import takes a while
         raise GpusUnavailable("no NVIDIA driver is loaded")
     try:
@@ -169,12 +139,13 @@ def opened() -> Gpus:
         raise GpusUnavailable("nvidia-ml-py is not installed: pip install 'hpcncf[gpu]'") from None
     try:
         pynvml.nvmlInit()
-        gpus = Gpus(pynvml, pynvml.nvmlDeviceGetCount(), sees_pids())
+        count, sees = pynvml.nvmlDeviceGetCount(), sees_pids()
+        devices = [Device(pynvml, index, sees) for index in range(count)]
     except pynvml.NVMLError as error:
         raise GpusUnavailable(f"no driver answers: {error}") from None
-    if not gpus.identities:
+    if not devices:
         raise GpusUnavailable("no GPU")
-    return gpus
+    return devices
 
 
 def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
@@ -185,39 +156,15 @@ def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
         return False
 
 
-class Gpus:
-    """All that NVML shows to this process; `used` marks those of the run."""
-
-    def __init__(self, nvml: Any, count: int, sees_pids: bool) -> None:
-        """`nvml` is the module pynvml, initialised. Raises its NVMLError."""
-        self._devices = [Device(nvml, index, sees_pids) for index in range(count)]
-
-    @property
-    def identities(self) -> list[Identity]:
-        return [device.identity for device in self._devices]
-
-    @property
-    def used(self) -> set[int]:
-        """Indices of those on which a process of the run was seen."""
-        return {device.identity.index for device in self._devices if device.used}
-
-    @property
-    def processes(self) -> dict[int, list[GpuProcess]]:
-        """All that were seen so far, by the index of their GPU."""
-        return {device.identity.index: device.processes.summary() for device in self._devices}
-
-    def sample(self, pids: Collection[int], length_s: float) -> tuple[GpuWindow, ...]:
-        """The last `length_s` seconds; `pids` are the run's processes."""
-        return tuple(device.sample(pids, length_s) for device in self._devices)
-
-
 class Device:
     """One GPU, asked again and again."""
 
     def __init__(self, nvml: Any, index: int, sees_pids: bool) -> None:
+        """`nvml` is the module pynvml, initialised. Raises its NVMLError."""
         self._nvml, self._sees_pids = nvml, sees_pids
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
         self.used = False
+        """Whether a process of the run was seen on it."""
         self._energy_j = self._counted_j()
         self._newest_us = 0
         self.processes = Processes(sees_pids)
@@ -230,6 +177,7 @@ class Device:
         )
 
     def sample(self, pids: Collection[int], length_s: float) -> GpuWindow:
+        """The last `length_s` seconds; `pids` are the run's processes."""
         rates = self._asked("nvmlDeviceGetUtilizationRates")
         memory = self._asked("nvmlDeviceGetMemoryInfo")
         mhz = self._asked("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
@@ -257,6 +205,36 @@ class Device:
             ),
             memory_mib=memory.used / MIB if memory else None,
             ours_memory_mib=ours_mib,
+        )
+
+    def record(self, windows: Sequence[GpuWindow]) -> Gpu:
+        """Its series, and the processes that were seen on it so far."""
+        lengths_s = [window.length_s for window in windows]
+
+        def rounded(
+            values: Iterable[float | None], digits: int = 1, over: Iterable[float] = repeat(1.0)
+        ) -> list[float | None]:
+            return [
+                round(value / each, digits) if value is not None and each > 0 else None
+                for value, each in zip(values, over, strict=False)
+            ]
+
+        return Gpu(
+            index=self.identity.index,
+            uuid=self.identity.uuid,
+            name=self.identity.name,
+            memory_total_mib=round(self.identity.memory_total_mib, 1),
+            busy=rounded((w.busy_s for w in windows), 3, lengths_s),
+            ours=rounded((w.ours_s for w in windows), 3, lengths_s),
+            memory_mib=rounded(w.memory_mib for w in windows),
+            ours_memory_mib=rounded(w.ours_memory_mib for w in windows),
+            energy_j=rounded(w.energy_j for w in windows),
+            sm_mhz=rounded((w.mhz_s for w in windows), 0, lengths_s),
+            throttled={
+                reason: rounded((w.throttled_s[at] for w in windows), 3, lengths_s)
+                for at, reason in enumerate(REASONS)
+            },
+            processes=self.processes.summary(),
         )
 
     def _asked(self, function: str, *arguments: Any) -> Any:

@@ -27,7 +27,7 @@ from hpcncf.monitor.cgroup import (
     usable,
     usable_cpus,
 )
-from hpcncf.monitor.gpu import allowed, gpus_of_node
+from hpcncf.monitor.gpu import gpus_of_run
 from hpcncf.monitor.memory_growth import steady
 from hpcncf.monitor.node import Node, network_link_mib_s, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
@@ -291,15 +291,11 @@ class Monitor:
 
     def node_record(self) -> NodeRecord:
         """The node's series so far; without windows where this one does not sample the node."""
-        windows, gpus = self._windows.all(), None
-        if self._node and (found := self._node.gpus):
-            series = [window.gpus for window in windows]
-            chosen = {*allowed(found.identities, os.environ), *found.used}
-            gpus = gpus_of_node(found.identities, chosen, series, found.processes)
+        windows, node = self._windows.all(), self._node
         return node_record(
             windows,
-            self._node.cpus if self._node else [],
-            gpus,
+            node.cpus if node else [],
+            gpus_of_run(node.gpus, windows) if node else None,
             run_id=self._run_id,
             attempt=self._attempt,
             node=os.uname().nodename,

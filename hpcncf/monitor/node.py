@@ -209,7 +209,7 @@ class Node:
             rss_mib=sum(sample.rss_mib for sample in samples.values()),
             anonymous_mib=sum(sample.anonymous_mib for sample in samples.values()),
             memory_used_mib=now.memory_used_mib,
-            gpus=self.gpus.sample(pids, length_s) if self.gpus else (),
+            gpus=tuple(gpu.sample(pids, length_s) for gpu in self.gpus),
         )
 
     def _follow_siblings(self) -> None:

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_windows import window
 
 from hpcncf.monitor.gpu import (
     REASONS,
-    Gpus,
+    Device,
     GpusUnavailable,
     Identity,
     Processes,
     allowed,
-    gpus_of_node,
+    gpus_of_run,
     open_gpus,
     opened,
     sees_pids,
@@ -72,16 +73,16 @@ class Nvml:
         return ANSWERS[name]
 
 
-def sampled(*refused: Any, sees_pids: bool = True) -> tuple[Gpus, GpuWindow]:
-    gpus = Gpus(Nvml(*refused), 1, sees_pids)
-    return gpus, gpus.sample({7, 9}, 2.0)[0]
+def sampled(*refused: Any, sees_pids: bool = True) -> tuple[Device, GpuWindow]:
+    device = Device(Nvml(*refused), 0, sees_pids)
+    return device, device.sample({7, 9}, 2.0)
 
 
 def test_nothing_is_found_where_there_is_no_driver() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        assert open_gpus() is None
+        assert open_gpus() == []
         with pytest.raises(GpusUnavailable):
             opened()
 
@@ -89,8 +90,8 @@ def test_nothing_is_found_where_there_is_no_driver() -> None:
 def test_a_sample_is_what_nvml_reported_over_its_time() -> None:
     """7 is the run's and had 10 % and 30 %, 8 is somebody's and had 60 %."""
     nvml = Nvml()
-    gpus = Gpus(nvml, 1, sees_pids=True)
-    assert gpus.sample({7, 9}, 2.0)[0] == GpuWindow(
+    device = Device(nvml, 0, sees_pids=True)
+    assert device.sample({7, 9}, 2.0) == GpuWindow(
         length_s=2.0,
         busy_s=1.0,
         ours_s=0.4,
@@ -100,10 +101,10 @@ def test_a_sample_is_what_nvml_reported_over_its_time() -> None:
         memory_mib=300.0,
         ours_memory_mib=100.0,
     )
-    assert gpus.used == {0}
-    gpus.sample({7}, 4.0)
+    assert device.used
+    device.sample({7}, 4.0)
     assert nvml.since == [0, 50], "each sample of NVML's is counted once"
-    assert gpus.processes[0] == [
+    assert device.processes.summary() == [
         GpuProcess(pid=8, ours=False, busy=0.6, memory_peak_mib=150.0),
         GpuProcess(pid=7, ours=True, busy=0.2, memory_peak_mib=100.0),
     ]
@@ -118,21 +119,21 @@ def test_a_process_that_came_later_has_its_share_of_all_the_time() -> None:
 
 
 def test_in_a_container_with_other_process_numbers_ours_is_unknown() -> None:
-    gpus, seen = sampled(sees_pids=False)
+    device, seen = sampled(sees_pids=False)
     assert (seen.busy_s, seen.ours_s, seen.ours_memory_mib) == (1.0, None, None)
-    assert gpus.used == set()
-    assert [(each.pid, each.ours) for each in gpus.processes[0]] == [(8, None), (7, None)]
+    assert not device.used
+    assert [(each.pid, each.ours) for each in device.processes.summary()] == [(8, None), (7, None)]
 
 
 def test_what_a_gpu_refuses_is_none_and_the_rest_is_reported() -> None:
     seen = sampled("UtilizationRates")[1]
     assert (seen.busy_s, seen.energy_j) == (None, 700.0)
     assert sampled("TotalEnergyConsumption")[1].energy_j == 500.0, "power by time"
-    gpus, seen = sampled("ComputeRunningProcesses_v3")
+    device, seen = sampled("ComputeRunningProcesses_v3")
     assert seen.ours_memory_mib is None
-    assert [each.memory_peak_mib for each in gpus.processes[0]] == [None, None]
-    gpus, seen = sampled("ProcessUtilization")
-    first = gpus.processes[0][0]
+    assert [each.memory_peak_mib for each in device.processes.summary()] == [None, None]
+    device, seen = sampled("ProcessUtilization")
+    first = device.processes.summary()[0]
     assert (seen.ours_s, first.busy, first.memory_peak_mib) == (None, None, 100.0)
 
 
@@ -144,12 +145,15 @@ def test_no_sample_of_any_process_means_that_none_was_there(error: int) -> None:
 TWO = [Identity(0, "GPU-aa11", "H200", 140_000.0), Identity(1, "GPU-bb22", "H200", 140_000.0)]
 
 
-def test_a_series_has_shares_of_the_gpus_that_are_the_runs() -> None:
+def test_a_series_has_shares_of_the_gpus_that_are_the_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     half = GpuWindow(2.0, 1.0, 0.5, 600.0, 3000.0, (1.0, 0.0, 0.0, None), 900.0, 400.0)
-    process = GpuProcess(pid=7, ours=None, busy=None, memory_peak_mib=None)
-    windows = [(half, half), (half, replace(half, length_s=4.0, busy_s=None))]
-    (seen,) = gpus_of_node(TWO, {1}, windows, {1: [process]})
-    assert (seen.index, seen.uuid, seen.processes) == (1, "GPU-bb22", [process])
+    gpus = [(half, half), (half, replace(half, length_s=4.0, busy_s=None))]
+    devices = [Device(Nvml(), index, sees_pids=True) for index in (0, 1)]
+    (seen,) = gpus_of_run(devices, [window(gpus=each) for each in gpus])
+    assert (seen.index, seen.uuid, seen.processes) == (1, "GPU-aa11", [])
     assert (seen.busy, seen.ours) == ([0.5, None], [0.25, 0.125])
     assert (seen.energy_j, seen.sm_mhz) == ([600.0, 600.0], [1500.0, 750.0])
     assert (seen.memory_mib, seen.ours_memory_mib) == ([900.0] * 2, [400.0] * 2)
@@ -159,6 +163,9 @@ def test_a_series_has_shares_of_the_gpus_that_are_the_runs() -> None:
         "hardware": [0.0, 0.0],
         "other": [None, None],
     }
+    devices[0].sample({7}, 2.0)  # a process of the run: its GPU counts, whatever is visible
+    assert [each.index for each in gpus_of_run(devices, [])] == [0, 1]
+    assert gpus_of_run([], []) is None
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,7 @@ def test_the_runs_gpus_are_those_that_cuda_would_show(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(open_gpus() is None, reason="needs a GPU, its driver and nvidia-ml-py")
+@pytest.mark.skipif(not open_gpus(), reason="needs a GPU, its driver and nvidia-ml-py")
 def test_a_real_gpu_says_what_this_process_did_on_it(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", interval_s=0.5)
