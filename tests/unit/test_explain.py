@@ -16,7 +16,6 @@ from hpcncf_analysis.explain.explain import (
     command_for,
     explain,
     infer_cores,
-    read_log_folder,
     read_text,
 )
 from hpcncf_analysis.explain.parsers import Job, mebibytes
@@ -117,13 +116,16 @@ def test_lsfs_peak_gives_the_cores_unless_it_has_not_looked_yet() -> None:
     assert (job.efficiency, bool(job.notes)) == (None, True)
 
 
-def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
+def test_the_forums_two_lines_are_one_core_busy() -> None:
     seen = explain(replace(jobs("lsf_forum")[0], cores=5))
     assert seen.follows[0].startswith("1.00 of 5 cores used")
     assert "exactly one core busy, 1/5" in seen.follows[0]
     assert "never a second core" in seen.follows[1]
     assert any("held to fewer cores" in text and "one thread" in text for text in seen.unknown)
     assert seen.command == "hpcncf run -- COMMAND"
+    seen = explain(jobs("lsf_forum")[0])
+    assert "with 5 cores this is one core busy" in seen.follows[0]
+    assert any("--cores N" in text for text in seen.unknown)
 
 
 @pytest.mark.parametrize(
@@ -161,28 +163,29 @@ def test_the_forums_lines_with_their_times_need_no_question(text: str) -> None:
     assert not any("--cores" in text for text in seen.unknown)
 
 
-def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_for() -> None:
-    seen = explain(jobs("lsf_forum")[0])
-    assert "with 5 cores this is one core busy" in seen.follows[0]
-    assert any("--cores N" in text for text in seen.unknown)
-
-
 @pytest.mark.parametrize(
-    ("cpu_s", "cores", "said"),
+    ("cpu_s", "cores", "follows", "unknown"),
     [
-        (0.0, 4, "almost no CPU used"),
-        (100.0, 4, "exactly one core busy, 1/4"),
-        (110.0, 4, "about one core busy, 3 cores idle"),
-        (100.0, 1, "the cores were busy"),
-        (200.0, 4, "hardware threads"),
-        (270.0, 4, "some of them idle"),
-        (390.0, 4, "the cores were busy"),
-        (500.0, 4, "more than it was given"),
+        (0.0, 4, "almost no CPU used", "waited for"),
+        (100.0, 4, "exactly one core busy, 1/4", "held to fewer cores"),
+        (110.0, 4, "about one core busy, 3 cores idle", "held to fewer cores"),
+        (100.0, 1, "the cores were busy", "a second core"),
+        (60.0, 1, "some of them idle", "waited for"),
+        (200.0, 4, "hardware threads", "some ranks or threads work"),
+        (270.0, 4, "some of them idle", "some ranks or threads work"),
+        (390.0, 4, "the cores were busy", "useful work"),
+        (500.0, 4, "more than it was given", "useful work"),
     ],
 )
-def test_a_number_of_cores_used_has_its_pattern(cpu_s: float, cores: int, said: str) -> None:
-    seen = explain(Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
-    assert said in seen.follows[0]
+def test_a_number_of_cores_used_has_its_pattern_and_its_question(
+    cpu_s: float, cores: int, follows: str, unknown: str
+) -> None:
+    job = Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0)
+    seen = explain(job)
+    assert follows in seen.follows[0]
+    assert unknown in seen.unknown[0]
+    several = explain(replace(job, nodes=2)).unknown
+    assert several == (*seen.unknown, "which node or rank waited for which")
 
 
 def test_what_is_missing_is_asked_of_sacct_in_one_command() -> None:
@@ -218,41 +221,21 @@ def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
         assert seen.why.endswith("once it has ended")
 
 
-@pytest.mark.parametrize(
-    ("cpu_s", "cores", "said"),
-    [(99.0, 1, "a second core"), (30.0, 1, "waited for"), (10.0, 8, "waited for")],
-)
-def test_one_core_that_is_busy_and_one_that_waits_are_different_questions(
-    cpu_s: float, cores: int, said: str
-) -> None:
-    seen = explain(Job("sacct", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
-    assert said in seen.unknown[0]
-
-
-def test_several_nodes_leave_open_which_waited() -> None:
-    job = Job("sacct", nodes=2, cores=8, cpu_s=400, elapsed_s=100)
-    assert "which node or rank waited for which" in explain(job).unknown
-
-
-def test_a_decimal_comma_is_not_understood_and_said() -> None:
+def test_what_is_not_understood_is_reported() -> None:
     found = read_text(TEXTS["seff"].replace("20.00%", "20,00%"))
     assert found.jobs[0].printed_efficiency is None
     assert "decimal comma" in found.problems[0]
-    assert "LC_ALL=C" in found.problems[0]
-
-
-def test_rows_of_sacct_without_their_header_are_reported_from_nothing() -> None:
     found = read_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
     assert not found.jobs
     assert "header" in found.problems[0]
+    # A name with the delimiter in it costs its row alone.
+    found = read_text("JobID|JobName|State\n1|a|b|COMPLETED\n2|c|COMPLETED\n")
+    assert [job.id for job in found.jobs] == ["2"]
 
 
-def test_a_name_with_the_delimiter_in_it_costs_its_row_alone() -> None:
-    text = "JobID|JobName|State\n1|a|b|COMPLETED\n2|c|COMPLETED\n"
-    assert [job.id for job in read_text(text).jobs] == ["2"]
-
-
-def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them() -> None:
+def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {
         "slurm-12.out": "epoch 1\nslurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0\n",
         "slurm-13_4.out": "*** JOB 17 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
@@ -260,14 +243,14 @@ def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them()
         "notes.txt": "nothing",
         "15.out": TEXTS["seff"],
     }
-    found = {job.id: job for job in read_log_folder(files).jobs}
-    assert {job_id: job.state for job_id, job in found.items()} == {
-        "3431290": "COMPLETED",
-        "12": "OUT_OF_MEMORY",
-        "13_4": "TIMEOUT",
-        "14_0": "",
-        "15": "",
-    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert cli.main(["explain", str(tmp_path), "--json"]) == 0
+    found = {job["id"]: job["state"] for job in json.loads(capsys.readouterr().out)["jobs"]}
+    ends = {"12": "OUT_OF_MEMORY", "13_4": "TIMEOUT", "14_0": "", "15": ""}
+    assert found == {"3431290": "COMPLETED", **ends}
+    assert cli.main(["explain", str(tmp_path / "slurm-12.out")]) == 0
+    assert "killed for its memory" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
