@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.records.plan_file import writing
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
-    from hpcncf_analysis.report.build import write_report
+    from hpcncf_analysis.report.build import terminal_sentences, write_report
 
     diagnoses: dict[str, Diagnosis] = {}
 
@@ -59,20 +59,20 @@ def run(args: argparse.Namespace) -> int:
     paths, found = collect.gather([args.results], args.output, judge)
     collect.print_skipped(found)
     with writing(paths.report):
-        written = write_report(found, paths, diagnoses, args.quality)
+        data = write_report(found, paths, diagnoses, args.quality)
     print(collect.summary(found))
-    print(f"\n{filled(written.conclusion.sentence)}\n")
-    if written.conclusion.choices:
-        table = written.conclusion.choices
+    print(f"\n{filled(data.conclusion.sentence)}\n")
+    if table := data.conclusion.choices:
         print(f"{table_layout(table.columns, table.rows)}\n")
-    for sentence in written.peaks:
+    for sentence in terminal_sentences(data):
         print(f"{filled(sentence)}\n")
-    print(f"report: {written.html}")
-    for each in written.advised:
+    html = paths.report / "report.html"
+    print(f"report: {html}")
+    for each in data.written:
         by_hand = f" (or sbatch {format_path(each.script)})" if each.script else ""
         print(f"{each.advice.purpose}: hpcncf submit {format_path(each.job)}{by_hand}")
     if args.open:
         import webbrowser
 
-        webbrowser.open(written.html.resolve().as_uri())
+        webbrowser.open(html.resolve().as_uri())
     return collect.exit_code(found)

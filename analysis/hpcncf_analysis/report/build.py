@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
@@ -13,13 +12,12 @@ from hpcncf.paths import ResultPaths, make_folder, set_shared_mode
 from hpcncf.records.schema import write_text
 from hpcncf_analysis.advice.next_job import (
     Advice,
-    WrittenAdvice,
     judge_job,
     measured_remedies,
     read_request,
     write_advice,
 )
-from hpcncf_analysis.advice.text import Conclusion, conclude
+from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
@@ -83,22 +81,12 @@ BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Report:
-    conclusion: Conclusion
-    html: Path
-    advised: Sequence[WrittenAdvice]
-    """The job files; empty if nothing can be advised."""
-    peaks: Sequence[str]
-    """For a terminal: the sizes at which speed peaks, and the first to reach the quality."""
-
-
 def write_report(
     found: Collected,
     paths: ResultPaths,
     diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
-) -> Report:
+) -> ReportData:
     """Write the report of what was collected, each file whole.
 
     `diagnoses`: by run. `quality`: the HR@10 to which the time is shown.
@@ -111,14 +99,13 @@ def write_report(
             for file_format, content in drawn.files.items():
                 _write_bytes(figures / f"{drawn.name}.{file_format}", content)
     page = template_context(data, sections)
-    html = paths.report / "report.html"
-    write_text(html, rendering.render_html(page))
+    write_text(paths.report / "report.html", rendering.render_html(page))
     write_text(paths.report / "report.md", rendering.render_markdown(page))
-    return Report(data.conclusion, html, data.written, terminal_sentences(data))
+    return data
 
 
 def terminal_sentences(data: ReportData) -> list[str]:
-    """The sizes at which speed peaks, and the first configuration to reach the quality."""
+    """For a terminal: the sizes at which speed peaks, and the first to reach the quality."""
     reached = model_quality.quality_sentence(data)
     return [*describe_peaks(data.shown)[:MAX_PEAKS], *([reached] if reached else [])]
 
