@@ -27,12 +27,12 @@ from hpcncf.collect.training_columns import (
     unsteady,
 )
 from hpcncf.job.plan import Run
+from hpcncf.job.spec import Resources, Training
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import (
     Batches,
     Gpu,
     NodeRecord,
-    Phases,
     ProgramProfile,
     Progress,
     RankRecord,
@@ -43,43 +43,37 @@ from hpcncf.records.schema import (
 from hpcncf_analysis.diagnosis.from_records import evidence
 
 
+def first_run(folder: Path, **resources: Any) -> Run:
+    point = {f"resources.{name}": value for name, value in resources.items()}
+    paths = make_results.demo(folder, points=[point], repeats=1)
+    return make_results.plan_of(paths).runs[0]
+
+
+def changed(part: Any, **changes: Any) -> Any:
+    return part.model_copy(update=changes)
+
+
 @pytest.fixture
 def rank(tmp_path: Path) -> RankRecord:
     """2 cores from 12:00:00; steps from second 4 to second 10; 8 CPU seconds in all."""
-    paths = make_results.demo(tmp_path, points=[{"resources.cpus_per_task": 2}], repeats=1)
-    record = make_results.rank_record(make_results.plan_of(paths).runs[0], 0)
-    assert record.training
-    record.training.startup_s = 4.0
-    record.training.training_s = 5.0
-    record.training.evaluation_s = 0.5
-    record.training.checkpoint_s = 0.5
-    record.cpu.user_s, record.cpu.system_s = 7.0, 1.0
+    record = make_results.rank_record(first_run(tmp_path, cpus_per_task=2), 0)
+    times = {"startup_s": 4.0, "training_s": 5.0, "evaluation_s": 0.5, "checkpoint_s": 0.5}
+    record.training = changed(record.training, **times)
+    record.cpu = changed(record.cpu, user_s=7.0, system_s=1.0)
     return record
+
+
+PLAIN_RUN = Run.model_construct(id="a", resources=Resources(cpus_per_task=2), training=None)
 
 
 def node(spent: list[float], started_after_s: float = 0.0) -> NodeRecord:
     """Windows of 2 s; `spent` CPU seconds in each, others on half a core in the first."""
-    idle = [0.0] * len(spent)
-    return NodeRecord(
-        run_id="a",
-        attempt=1,
-        node="node1",
-        node_index=0,
-        started_at=(make_results.START + timedelta(seconds=started_after_s)).isoformat(),
-        start_s=[2.0 * number for number in range(len(spent))],
-        length_s=[2.0] * len(spent),
-        cpus=[0, 1],
-        busy=[idle, idle],
-        ours=[idle, idle],
-        steal=idle,
-        others_cores=[0.5, *idle[1:]],
-        tree_cpu_s=spent,
-        rss_mib=idle,
-        memory_used_mib=idle,
-        network_mib=idle,
-        loopback_mib=idle,
-        disk_mib=idle,
-    )
+    plain = make_results.node_record(PLAIN_RUN, windows=len(spent))
+    began = (START + timedelta(seconds=started_after_s)).isoformat()
+    times = [2.0 * number for number in range(len(spent))]
+    others = [0.5, *[0.0] * (len(spent) - 1)]
+    series = {"start_s": times, "length_s": [2.0] * len(spent), "tree_cpu_s": spent}
+    return changed(plain, started_at=began, others_cores=others, **series)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -128,13 +122,12 @@ def test_others_are_averaged_over_time_and_summed_over_nodes() -> None:
 @pytest.fixture
 def ranks(tmp_path: Path) -> list[RankRecord]:
     """Two ranks on the first node, one on the second."""
-    paths = make_results.demo(tmp_path, points=[{"resources.tasks_per_node": 3}], repeats=1)
-    run = make_results.plan_of(paths).runs[0]
+    run = first_run(tmp_path, tasks_per_node=3)
     found = [make_results.rank_record(run, rank) for rank in range(3)]
     for record, node, throttled_s in zip(found, (0, 0, 1), (4.0, 5.0, 2.0), strict=True):
         record.node_index = node
-        record.cpu.throttled_s = throttled_s
-        record.cpu.runnable_mean, record.cpu.runqueue_s = 1.5, 3.0
+        waits = {"throttled_s": throttled_s, "runnable_mean": 1.5, "runqueue_s": 3.0}
+        record.cpu = changed(record.cpu, **waits)
         record.memory.major_faults, record.io.pressure_s = 7, throttled_s / 2
     return found
 
@@ -175,10 +168,8 @@ def gpu(index: int, busy: list[float | None], joules: list[float | None]) -> Gpu
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    paths = make_results.demo(tmp_path, repeats=1)
-    plain = make_results.plan_of(paths).runs[0]
-    resources = plain.resources.model_copy(update={"gpus_per_node": 2})
-    return plain.model_copy(update={"resources": resources})
+    run = first_run(tmp_path)
+    return changed(run, resources=changed(run.resources, gpus_per_node=2))  # type: ignore[no-any-return]
 
 
 def gpu_node(run: Run, *seen: Gpu) -> NodeRecord:
@@ -207,8 +198,7 @@ def test_a_runs_gpus_add_up(run: Run) -> None:
 
 def test_runs_that_share_a_gpu_share_its_joules(run: Run) -> None:
     """As they do its hours: 100 W, an epoch of 6 s, three runs side by side."""
-    resources = run.resources.model_copy(update={"gpus_per_node": 1, "runs_per_gpu": 3})
-    shared = run.model_copy(update={"resources": resources})
+    shared = changed(run, resources=changed(run.resources, gpus_per_node=1, runs_per_gpu=3))
     seen = gpu_node(shared, gpu(0, [1.0] * 3, [100.0, 100.0, 200.0]))
     row = columns_gpus(shared, [seen], 1800.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_j_per_epoch"], row["gpu_energy_j"]) == (200.0, 400.0)
@@ -225,8 +215,7 @@ def test_what_nvml_did_not_see_throughout_is_not_known(run: Run) -> None:
     row = columns_gpus(run, [plain], 1800.0, 6.0, (BEGAN, BEGAN + 9))
     hours = {"gpus": 2, "gpu_hours": 1.0}
     assert row == dict.fromkeys(GPUS) | hours
-    shape = run.resources.model_copy(update={"gpus_per_node": 0})
-    none = run.model_copy(update={"resources": shape})
+    none = changed(run, resources=changed(run.resources, gpus_per_node=0))
     row = columns_gpus(none, [gpu_node(none, partly)], 10.0, None, (0.0, 0.0))
     assert row == dict.fromkeys(GPUS)
 
@@ -234,30 +223,14 @@ def test_what_nvml_did_not_see_throughout_is_not_known(run: Run) -> None:
 def trained(
     seconds: Sequence[float], pauses: Sequence[float] = (), warmup: int = 0, every: int = 1
 ) -> TrainingRecord:
-    """A rank whose steps took so long."""
+    """A rank whose steps took so long; 10 s of counted time."""
+    run = changed(PLAIN_RUN, training=Training())
+    steps = len(seconds) * every
     seen = [{"epoch": 0, "step": 5, "seconds": each} for each in pauses]
-    names = ("input_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "other_s")
-    return TrainingRecord(
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        parameters=1,
-        startup_s=1.0,
-        training_s=10.0,
-        evaluation_s=0.0,
-        checkpoint_s=0.0,
-        steps=len(seconds) * every,
-        instances=100,
-        warmup_steps=warmup,
-        counted_steps=len(seconds) * every - warmup,
-        counted_instances=100,
-        counted_s=10.0,
-        phases=Phases(**dict.fromkeys(names, 0.0)),
-        epochs=[],
-        batches=Batches(every=every, seconds=list(seconds), pauses=seen),
-        model_sha256=None,
-        resumed_epoch=None,
-    )
+    times = {"training_s": 10.0, "counted_s": 10.0, "epochs": [], "warmup_steps": warmup}
+    batches = Batches(every=every, seconds=list(seconds), pauses=seen)
+    plain = make_results.training_record(changed(run, repeat=0))
+    return changed(plain, steps=steps, counted_steps=steps - warmup, batches=batches, **times)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -444,8 +417,7 @@ def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> Non
 @pytest.fixture
 def both(tmp_path: Path) -> list[RankRecord]:
     """Two ranks of one run."""
-    paths = make_results.demo(tmp_path, points=[{"resources.tasks_per_node": 2}], repeats=1)
-    run = make_results.plan_of(paths).runs[0]
+    run = first_run(tmp_path, tasks_per_node=2)
     return [make_results.rank_record(run, rank) for rank in range(2)]
 
 
