@@ -35,12 +35,7 @@ from hpcncf.job.spec import (
     placeholder_values,
     validate_settings,
 )
-from hpcncf.job.validate import (
-    memory_conflicts,
-    model_conflicts,
-    placement_conflicts,
-    training_conflicts,
-)
+from hpcncf.job.validate import find_conflicts
 from hpcncf.ncf.engines.native.library import NotBuilt, load_library
 
 SCHEMA_VERSION: Final = 1
@@ -243,15 +238,11 @@ def _build_run(
     point = validate_settings(Point, plain, where)
     resources, data, model, training = point.resources, point.data, point.model, point.training
     program = job.workload if isinstance(job.workload, Program) else None
-    reasons = placement_conflicts(resources)
+    reasons = find_conflicts(resources, None if program else training, model)
     if program:
         known = placeholder_values(point.parameters, resources.model_dump(mode="json"), repeat)
         problem = find_placeholder_problem(program, point.parameters, known)
         reasons = [problem] if problem else reasons
-    else:
-        reasons += training_conflicts(resources, training)
-        reasons += model_conflicts(training, model)
-        reasons += memory_conflicts(resources, training, model)
     if reasons:
         raise UsageError(f"{where}: " + "; ".join(reasons))
     key = None

@@ -445,29 +445,32 @@ def is_given(settings: Resources | Training, name: str) -> bool:
     return bool(getattr(settings, name) != type(settings).model_fields[name].default)
 
 
-def placement_conflicts(resources: Resources) -> list[str]:
-    """Conflicts between the settings that let runs or ranks share a node or a GPU."""
-    return _broken(PLACEMENT, Case(resources))
+def find_conflicts(
+    resources: Resources, training: Training | None = None, model: Model = MODEL_DEFAULTS
+) -> list[str]:
+    """Settings of a run that exclude each other, and memory that is too small for it.
 
-
-def training_conflicts(resources: Resources, training: Training) -> list[str]:
-    """Conflicts among training settings, and between them and the resources."""
-    case = Case(resources, training)
-    return _broken(TRAINING, case) + [
+    Without `training` only conflicts among the resources, as for a command.
+    """
+    if training is None:
+        return _find_broken(PLACEMENT, Case(resources))
+    case = Case(resources, training, model)
+    unused = [
         f"training.{name} {reason.format(c=case)}"
         for applies, names, reason in UNUSED
         if applies(case)
         for name in names
         if is_given(training, name)
     ]
+    return [
+        *_find_broken((*PLACEMENT, *TRAINING), case),
+        *unused,
+        *_find_broken(MODEL, case),
+        *memory_conflicts(resources, training, model),
+    ]
 
 
-def model_conflicts(training: Training, model: Model) -> list[str]:
-    """Conflicts between training settings and the model."""
-    return _broken(MODEL, Case(Resources(), training, model))
-
-
-def _broken(rules: Iterable[Rule], case: Case) -> list[str]:
+def _find_broken(rules: Iterable[Rule], case: Case) -> list[str]:
     return [message.format(c=case) for conflicts, message in rules if conflicts(case)]
 
 

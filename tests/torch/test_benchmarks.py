@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf.job.validate import training_conflicts
+from hpcncf.job.validate import find_conflicts
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import evaluate
@@ -214,7 +214,7 @@ def test_what_the_benchmarks_train_is_what_a_job_file_may_say() -> None:
     ways = {way.name: way.settings for group in benchmark("ranks").WAYS for way in group}
     for name, settings in {**rungs, **ways, **benchmark("quality").VARIANTS}.items():
         training = Training.model_validate({"threads": 1} | settings)
-        assert training_conflicts(Resources(cpus_per_task=2), training) == [], name
+        assert find_conflicts(Resources(cpus_per_task=2), training) == [], name
 
 
 WHAT_IS_TRAINED = {

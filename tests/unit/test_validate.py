@@ -15,13 +15,11 @@ from hpcncf.job.validate import (
     describe_gloo_choice,
     describe_no_effect,
     describe_shared_memory,
+    find_conflicts,
     instances_at_once,
     memory_conflicts,
     model_bytes,
-    model_conflicts,
-    placement_conflicts,
     step_bytes,
-    training_conflicts,
 )
 
 GPU = Resources(gpus_per_node=1)
@@ -116,7 +114,7 @@ def settings(text: str) -> tuple[Resources, Training]:
     ],
 )
 def test_conflicting_settings_are_refused_with_the_reason(text: str, word: str | None) -> None:
-    reasons = training_conflicts(*settings(text))
+    reasons = find_conflicts(*settings(text))
     assert len(reasons) == (word is not None)
     assert all(word in reason for reason in reasons if word)
 
@@ -138,7 +136,7 @@ def test_ranks_with_a_gpu_each_get_nccl_and_others_gloo_with_a_notice(
     text: str, backend: str, reason: str | None
 ) -> None:
     resources, training = settings(text)
-    assert training_conflicts(resources, training) == []
+    assert find_conflicts(resources, training) == []
     assert training.backend_for(resources) == backend
     assert training.device_for(resources) == (
         "cuda" if "gpu" in text and "cpu" not in text else "cpu"
@@ -161,7 +159,7 @@ def test_ranks_with_a_gpu_each_get_nccl_and_others_gloo_with_a_notice(
 def test_models_that_an_engine_cannot_train_are_refused(
     training: Training, model: Model, word: str | None
 ) -> None:
-    reasons = model_conflicts(training, model)
+    reasons = find_conflicts(GPU if training.cuda_graph else Resources(), training, model)
     assert len(reasons) == (word is not None)
     assert all(word in reason for reason in reasons if word)
 
@@ -180,7 +178,7 @@ def test_models_that_an_engine_cannot_train_are_refused(
     ],
 )
 def test_runs_that_cannot_share_a_node_are_refused(asked: dict[str, Any], word: str | None) -> None:
-    reasons = placement_conflicts(Resources(**asked))
+    reasons = find_conflicts(Resources(**asked))
     assert bool(reasons) == (word is not None)
     assert (word or "") in "; ".join(reasons)
 
