@@ -421,21 +421,11 @@ def _is_about_gpus(node: ast.AST) -> bool:
 
 def _threads(tree: ast.AST, cores: int | None, numbers: dict[str, int]) -> Iterator[Complaint]:
     """`os.environ["MKL_NUM_THREADS"] = "8"`, `torch.set_num_threads(64)` beyond the cores."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and set(map(_variable, node.targets)) & THREAD_VARIABLES:
-            value: ast.expr = node.value
-        elif isinstance(node, ast.Call) and _called_name(node) == "set_num_threads" and node.args:
-            value = node.args[0]
-        elif (
-            isinstance(node, ast.Call)
-            and _called_name(node) in ("setdefault", "putenv")
-            and len(node.args) == 2
-            and isinstance(node.args[0], ast.Constant)
-            and node.args[0].value in THREAD_VARIABLES
-        ):
-            value = node.args[1]
-        else:
-            continue
+    values = [value for name, value in _variables(tree) if name in THREAD_VARIABLES]
+    for call in _calls(tree):
+        if _called_name(call) == "set_num_threads":
+            values += call.args[:1]
+    for value in values:
         text = _text(value)
         threads = int(text) if re.fullmatch(r"\d{1,6}", text) else _number(value, numbers)
         yield from too_many_threads(value.lineno, threads, cores)
@@ -443,21 +433,29 @@ def _threads(tree: ast.AST, cores: int | None, numbers: dict[str, int]) -> Itera
 
 def _fixed_ports(tree: ast.AST) -> Iterator[Complaint]:
     """`os.environ["MASTER_PORT"] = "29500"`, `init_method="tcp://127.0.0.1:29500"`."""
-    for node in ast.walk(tree):
-        if (isinstance(node, ast.Assign) and "MASTER_PORT" in map(_variable, node.targets)) or (
-            isinstance(node, ast.keyword) and node.arg == "init_method"
-        ):
-            port = re.fullmatch(r"(?:tcp://.*:)?(\d+)", _text(node.value))
-            if port:
-                yield complain(node.value.lineno, "fixed-port", port=port[1])
+    values = [value for name, value in _variables(tree) if name == "MASTER_PORT"]
+    for call in _calls(tree):
+        values += [word.value for word in call.keywords if word.arg == "init_method"]
+    for value in values:
+        if port := re.fullmatch(r"(?:tcp://.*:)?(\d+)", _text(value)):
+            yield complain(value.lineno, "fixed-port", port=port[1])
 
 
 def _text(value: ast.expr) -> str:
     return str(value.value) if isinstance(value, ast.Constant) else ""
 
 
-def _variable(target: ast.expr) -> object:
-    """`MASTER_PORT` of `os.environ["MASTER_PORT"]`."""
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        return target.slice.value
-    return None
+def _variables(tree: ast.AST) -> Iterator[tuple[object, ast.expr]]:
+    """Environment variables that are set, each with its value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                    yield target.slice.value, node.value
+        elif (
+            isinstance(node, ast.Call)
+            and _called_name(node) in ("setdefault", "putenv")
+            and len(node.args) == 2
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield node.args[0].value, node.args[1]

@@ -147,6 +147,7 @@ def test_workers_have_a_core_each() -> None:
     ("text", "found"),
     [
         ("os.environ['MASTER_PORT'] = '29500'", True),
+        ("os.environ.setdefault('MASTER_PORT', '29500')", True),
         ("init(init_method='tcp://127.0.0.1:29500', rank=0)", True),
         ("os.environ['MASTER_PORT'] = str(12000 + job)", False),
     ],
