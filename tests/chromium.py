@@ -103,11 +103,6 @@ class Page:
             raise RuntimeError(f"{expression}: {seen['exceptionDetails']['text']}")
         return seen["result"].get("value")
 
-    def picture(self, file: Path) -> None:
-        """All of the page, however long."""
-        seen = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(b64decode(seen["data"]))
-
     def printed(self, file: Path) -> None:
         file.write_bytes(b64decode(self.ask("Page.printToPDF", printBackground=True)["data"]))
 

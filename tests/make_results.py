@@ -254,17 +254,12 @@ def training_record(run: Run) -> TrainingRecord:
         ),
         sync=synchronised(run, shares[3] * counted_s) if world > 1 else None,
         epochs=[epoch(number, epoch_s, run) for number in range(run.training.epochs)],
-        batches=Batches(every=100, seconds=_hundreds(counted_s / steps, steps), pauses=[]),
+        batches=Batches(every=100, seconds=[100 * counted_s / steps] * (steps // 100), pauses=[]),
         model_sha256="ab" * 32,
         resumed_epoch=None,
         baseline={"hr10": 0.901, "ndcg10": 0.842},
         unseen_test_rows=150,
     )
-
-
-def _hundreds(step_s: float, steps: int) -> list[float]:
-    """A hundred steps are reported together."""
-    return [100 * step_s] * (steps // 100)
 
 
 def synchronised(run: Run, seconds: float) -> Sync:

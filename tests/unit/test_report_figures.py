@@ -18,7 +18,7 @@ from test_report_sections import rank
 from hpcncf.collect.collect import collect
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.report.figure_style import report_style, save_figure, series_colours
-from hpcncf_analysis.report.sections.cores import CoreTrace, core_heatmap, shares
+from hpcncf_analysis.report.sections.cores import core_heatmap, shares
 from hpcncf_analysis.report.sections.ranks import ranks_figure
 from hpcncf_analysis.report.sections.speed import (
     efficiency_against_speed,
@@ -185,30 +185,19 @@ def test_a_bar_is_as_long_as_the_inverse_of_speed(demo: list[Configuration]) -> 
     )
 
 
-def test_others_are_what_was_busy_and_not_ours(tmp_path: Path) -> None:
-    run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
-    node = make_results.node_record(run, windows=2).model_copy(
-        update={"cpus": [3], "busy": [[1.0, 0.5]], "ours": [[0.25, 0.6]]}
-    )
-    ours, others = shares(node)
-    assert ours.tolist() == [[0.25, 0.5]], "never more than the core was busy"
-    assert others.tolist() == [[0.75, 0.0]]
-
-
-def test_the_heat_map_has_a_row_for_each_core(tmp_path: Path) -> None:
+def test_the_heat_map_has_a_row_for_each_core_of_a_node_that_left_a_series(tmp_path: Path) -> None:
+    """Others are what was busy and not ours; ours is never more than the core was busy."""
     paths = make_results.demo(tmp_path, points=[{"resources.cpus_per_task": 8}], repeats=1)
-    node = make_results.node_record(make_results.plan_of(paths).runs[0])
-    figure = core_heatmap([CoreTrace("a", [node]), CoreTrace("b", [node])])
+    node = make_results.node_record(make_results.plan_of(paths).runs[0], windows=2)
+    figure = core_heatmap({"a": [node], "b": [node]})
     names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert names == [f"CPU {number}" for number in range(8)]
     assert len(figure.axes) == 2
-
-
-def test_a_node_that_left_no_series_has_no_heat_map(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path, repeats=1)
-    node = make_results.node_record(make_results.plan_of(paths).runs[0])
+    one = {"cpus": [3], "busy": [[1.0, 0.5]], "ours": [[0.25, 0.6]]}
+    ours, others = shares(node.model_copy(update=one))
+    assert (ours.tolist(), others.tolist()) == ([[0.25, 0.5]], [[0.75, 0.0]])
     empty = node.model_copy(update={"start_s": [], "length_s": [], "busy": [[]], "ours": [[]]})
-    assert core_heatmap([CoreTrace("a", [empty]), CoreTrace("b", [])]) is None
+    assert core_heatmap({"a": [empty], "b": []}) is None
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,9 @@ def write_report(
 
 def terminal_sentences(data: ReportData) -> list[str]:
     """For a terminal: the sizes at which speed peaks, and the first to reach the quality."""
-    reached = model_quality.quality_sentence(data)
-    return [*describe_peaks(data.shown)[:MAX_PEAKS], *([reached] if reached else [])]
+    parts = model_quality.time_to_quality_parts(data)
+    reached = [part.text for part in parts if isinstance(part, Paragraph)]
+    return [*describe_peaks(data.shown)[:MAX_PEAKS], *reached]
 
 
 def gather_data(

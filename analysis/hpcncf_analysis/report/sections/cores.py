@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,14 +30,6 @@ CAPTION: Final = (
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@dataclass(frozen=True)
-class CoreTrace:
-    """One run to show: a title and its nodes' records."""
-
-    title: str
-    nodes: Sequence[NodeRecord]
-
-
 def build(data: ReportData) -> Section:
     drawing = Drawing(
         "core_heatmap",
@@ -49,10 +40,11 @@ def build(data: ReportData) -> Section:
     return Section("cores", "What the cores did", data.draw(drawing))
 
 
-def busiest_and_idlest(data: ReportData) -> list[CoreTrace]:
-    """The busiest and the idlest completed run by CPU efficiency; one if they are the same."""
+def busiest_and_idlest(data: ReportData) -> dict[str, list[NodeRecord]]:
+    """Title -> records of the nodes of the busiest and the idlest completed run by CPU efficiency;
+    one if they are the same."""
     if data.paths is None:
-        return []
+        return {}
     labels = {one.key: one.label for one in data.shown}
     ordered = sorted(
         (row for row in data.runs if row["cpu_efficiency"] is not None),
@@ -61,31 +53,34 @@ def busiest_and_idlest(data: ReportData) -> list[CoreTrace]:
     named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
     if len(ordered) == 1:
         named = [("The run", ordered[0])]
-    traces = []
+    found = {}
     for name, row in named:
-        nodes = []
+        nodes: list[NodeRecord] = []
         for path in data.paths.run(row["run_id"]).attempt(row["attempt"]).node_records():
             with suppress(RecordError):  # collect has listed it as skipped
                 nodes.append(read_record(path, NodeRecord))
         efficiency = format_percent(row["cpu_efficiency"])
-        title = f"{name}: {labels[row['config']]}, CPU efficiency {efficiency}"
-        traces.append(CoreTrace(title, nodes))
-    return traces
+        found[f"{name}: {labels[row['config']]}, CPU efficiency {efficiency}"] = nodes
+    return found
 
 
-def core_heatmap(runs: Sequence[CoreTrace]) -> Figure | None:
-    """A row for each core, time to the right.
+def core_heatmap(runs: Mapping[str, Sequence[NodeRecord]]) -> Figure | None:
+    """Title -> nodes of a run: a row for each core, time to the right.
 
     The upper strip of a row is the share of the time that was this run's (an estimate), the
     narrow one below it that of all others: the fuller its colour, the more; idle is the ground.
     """
-    shown = [run for run in runs if any(node.cpus and node.start_s for node in run.nodes)]
+    shown = {
+        title: nodes
+        for title, nodes in runs.items()
+        if any(node.cpus and node.start_s for node in nodes)
+    }
     if not shown:
         return None
-    rows = {run.title: sum(len(node.cpus) for node in run.nodes) for run in shown}
+    rows = {title: sum(len(node.cpus) for node in nodes) for title, nodes in shown.items()}
     heights = {title: [min(max(ROW_IN * each, 0.6), 4.0)] for title, each in rows.items()}
-    for (axes,), run in zip(stack_panels(heights, sharex=False), shown, strict=True):
-        _draw_panel(axes, run)
+    for (axes,), nodes in zip(stack_panels(heights, sharex=False), shown.values(), strict=True):
+        _draw_panel(axes, nodes)
     axes.set_xlabel("seconds since the run's start")
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -93,15 +88,15 @@ def core_heatmap(runs: Sequence[CoreTrace]) -> Figure | None:
     return figure
 
 
-def _draw_panel(axes: Axes, run: CoreTrace) -> None:
+def _draw_panel(axes: Axes, nodes: Sequence[NodeRecord]) -> None:
     top, names = 0, []
-    for node in run.nodes:
+    for node in nodes:
         if node.start_s and node.cpus:
             edges = [*node.start_s, node.start_s[-1] + node.length_s[-1]]
             ours, others = shares(node)
             _draw_strips(axes, edges, top, ours, OURS, (0.0, STRIPS[0]))
             _draw_strips(axes, edges, top, others, OTHERS, STRIPS)
-        prefix = f"{node.node} " if len(run.nodes) > 1 else ""
+        prefix = f"{node.node} " if len(nodes) > 1 else ""
         names += [f"{prefix}CPU {cpu}" for cpu in node.cpus]
         top += len(node.cpus)
     axes.set_ylim(top, 0)

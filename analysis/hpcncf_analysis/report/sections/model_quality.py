@@ -190,20 +190,11 @@ def _time(each: TimeToQuality) -> str:
 
 
 def time_to_quality_parts(data: ReportData) -> list[Part]:
-    """Time to the target that was asked for; nothing where none was."""
-    sentence, target = quality_sentence(data), data.quality
-    if sentence is None or target is None:
-        return []
-    found = times_to_quality(data.shown, data.found.epochs, target)
-    return [
-        *titled_table(time_to_quality_table(found), f"Time until HR@10 reaches {target:g}"),
-        Paragraph(sentence),
-    ]
-
-
-def quality_sentence(data: ReportData) -> str | None:
-    """Who reaches the target first; None where none was asked for."""
+    """Time to the target that was asked for, and who reaches it first; nothing if none was."""
     if data.quality is None:
-        return None
+        return []
     found = times_to_quality(data.shown, data.found.epochs, data.quality)
-    return describe_time_to_quality(found, data.quality)
+    return [
+        *titled_table(time_to_quality_table(found), f"Time until HR@10 reaches {data.quality:g}"),
+        Paragraph(describe_time_to_quality(found, data.quality)),
+    ]
