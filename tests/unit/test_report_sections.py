@@ -32,7 +32,7 @@ from hpcncf_analysis.report.section import (
     Section,
     TableBlock,
 )
-from hpcncf_analysis.report.sections import causes, gpus, memory, model_quality, ranks
+from hpcncf_analysis.report.sections import causes, model_quality, ranks, resources
 from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS
 from hpcncf_analysis.report.sections.compared import main_table
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_parts
@@ -143,18 +143,18 @@ def test_predictions_are_counted_only_where_they_were_measured() -> None:
 
 def test_a_shortage_of_memory_has_a_column_where_a_rank_says_one() -> None:
     lacking = rank(0, memory_swap_peak_mib=12.0, memory_limit_mib=500.0)
-    (table,) = grids(memory.build(material([run("a")], ranks=[lacking])).parts)
+    (table,) = grids(resources.build_memory(material([run("a")], ranks=[lacking])).parts)
     assert (table.columns[-1], table.rows[0][-1]) == ("swapped MiB", "12")
-    (plain,) = grids(memory.build(material([run("a")], ranks=[rank(0)])).parts)
+    (plain,) = grids(resources.build_memory(material([run("a")], ranks=[rank(0)])).parts)
     assert "swapped MiB" not in plain.columns
 
 
 def test_traffic_is_shown_if_it_is_more_than_a_system_has() -> None:
     moved = {"network_mib_s": 0.2, "loopback_mib_s": 0.0, "disk_mib_s": 40.0}
-    (table,) = grids(memory.traffic_parts(material([run("a", **moved)])))
+    (table,) = grids(resources.traffic_parts(material([run("a", **moved)])))
     assert table.rows[0][1:] == ["0.2", "0", "40"]
-    assert not memory.traffic_parts(material([run("a", **moved | {"disk_mib_s": 0.9})]))
-    assert not memory.traffic_parts(material([run("a")]))
+    assert not resources.traffic_parts(material([run("a", **moved | {"disk_mib_s": 0.9})]))
+    assert not resources.traffic_parts(material([run("a")]))
 
 
 def test_tables_are_sorted_by_figures_not_by_their_texts() -> None:
@@ -230,7 +230,7 @@ def gathered(folder: Path, gpus: int, reported: bool) -> ReportData:
 
 def test_hours_and_joules_of_an_epoch_stand_in_the_report(tmp_path: Path) -> None:
     data = gathered(tmp_path, 1, reported=True)
-    (table,) = grids(gpus.build(data).parts)
+    (table,) = grids(resources.build_gpus(data).parts)
     of = dict(zip(table.columns, *table.rows, strict=True))
     assert (of["GPUs"], of["W of each"]) == ("1 (H200)", "300")
     assert of["busy"].startswith("50")
@@ -241,8 +241,11 @@ def test_hours_and_joules_of_an_epoch_stand_in_the_report(tmp_path: Path) -> Non
 
 
 def test_gpus_that_nvml_did_not_see_are_said_to_be_unknown(tmp_path: Path) -> None:
-    assert texts(gpus.build(gathered(tmp_path, 1, reported=False)).parts) == gpus.NO_NVML_NOTE
-    assert gpus.build(material([run("a")])).parts == []
+    assert (
+        texts(resources.build_gpus(gathered(tmp_path, 1, reported=False)).parts)
+        == resources.NO_NVML_NOTE
+    )
+    assert resources.build_gpus(material([run("a")])).parts == []
 
 
 @pytest.mark.parametrize(

@@ -24,23 +24,16 @@ from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import read_predictions, score
 from hpcncf_analysis.quality import at_equal_epochs
 from hpcncf_analysis.report import html as rendering
-from hpcncf_analysis.report.section import (
-    FigureRow,
-    Paragraph,
-    ReportData,
-    Section,
-    omit_failure,
-)
+from hpcncf_analysis.report.section import FigureRow, Paragraph, ReportData, Section, omit_failure
 from hpcncf_analysis.report.sections import (
     causes,
     compared,
     conditions,
     cores,
-    gpus,
-    memory,
     model_quality,
     next_request,
     ranks,
+    resources,
     runs,
     side_by_side,
     speed,
@@ -65,11 +58,11 @@ BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
     "packing": side_by_side.build,
     "step": step.build,
     "cores": cores.build,
-    "gpus": gpus.build,
+    "gpus": resources.build_gpus,
     "ranks": ranks.build,
     "quality": model_quality.build,
     "epochs": model_quality.build_epochs,
-    "memory": memory.build,
+    "memory": resources.build_memory,
     "unfinished": runs.build_unfinished,
     "attempts": runs.build_attempts,
     "runs": runs.build,

@@ -8,11 +8,7 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from hpcncf_analysis.configurations import Table
-from hpcncf_analysis.formatting import (
-    format_hundredths,
-    format_number,
-    format_percent,
-)
+from hpcncf_analysis.formatting import format_hundredths, format_number, format_percent
 from hpcncf_analysis.pop import SLOWER, pop_from_rows, pop_table
 from hpcncf_analysis.report.figure_style import PHASES_STYLE, legend_above, name_rows, new_figure
 from hpcncf_analysis.report.section import (

@@ -1,4 +1,4 @@
-"""Memory: peaks beside what was requested; traffic of network and disks."""
+"""Memory beside what was requested, traffic of network and disks, and what the GPUs did."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC
-from hpcncf_analysis.configurations import Table
+from hpcncf_analysis.configurations import Configuration, Table
 from hpcncf_analysis.formatting import (
     NONE,
     THIN,
@@ -26,7 +26,7 @@ from hpcncf_analysis.report.section import (
 
 Row = Mapping[str, Any]
 
-COLUMNS: Final = ("configuration", "MiB of a node", "asked", "of what was asked")
+MEMORY_COLUMNS: Final = ("configuration", "MiB of a node", "asked", "of what was asked")
 RANK_COLUMNS: Final = ("MiB of the largest rank", "limit of the cgroup")
 # The ranks' columns of a shortage, shown only if one is known and above 0.
 SHORTAGE: Final = {
@@ -43,9 +43,33 @@ TRAFFIC_NOTE: Final = (
     "themselves over loopback, read and written by the disks. Means over a run, of several "
     "repeats the median. The series of each node stand in node-N.json."
 )
+GPU_COLUMNS: Final = (
+    Column("GPUs", "gpus"),
+    Column("busy", "gpu_busy", format_percent),
+    Column("busy with this run", "gpu_ours", format_percent),
+    Column("most MiB used", "gpu_memory_peak_mib"),
+    Column("clock, MHz", "gpu_sm_mhz"),
+    Column("clocks held down", "gpu_throttled", format_percent),
+    Column("W of each", "gpu_power_w"),
+    Column(
+        "an epoch: GPU-s",
+        "gpu_h_per_epoch",
+        lambda hours: format_number(None if hours is None else 3600 * hours),
+    ),
+    Column("an epoch: J", "gpu_j_per_epoch"),
+    Column("the run: GPU-h", "gpu_hours"),
+)
+GPU_NOTE: Final = (
+    "Busy: some kernel was on the GPU, however little of it it filled. Clocks held down: share of "
+    "the samples, for the commonest reason. Of runs that share a GPU each counts its even part of "
+    "hours and joules; busy, memory, clock and power are the whole GPU's."
+)
+NO_NVML_NOTE: Final = (
+    "Of these GPUs NVML reported nothing (pip install 'hpcncf[gpu]' where the runs are)."
+)
 
 
-def build(data: ReportData) -> Section:
+def build_memory(data: ReportData) -> Section:
     traffic = traffic_parts(data)
     title = "Memory and traffic" if traffic else "Memory"
     return Section("memory", title, [*memory_parts(data), *traffic])
@@ -72,7 +96,7 @@ def memory_parts(data: ReportData) -> list[Part]:
             *(format_number(_most(ranks, name)) for name in short),
         ]
         rows.append([one.label, *cells])
-    table = Table([*COLUMNS, *RANK_COLUMNS, *(SHORTAGE[name] for name in short)], rows)
+    table = Table([*MEMORY_COLUMNS, *RANK_COLUMNS, *(SHORTAGE[name] for name in short)], rows)
     return [TableBlock(table), Paragraph(NOTE, note=True)]
 
 
@@ -88,3 +112,23 @@ def traffic_parts(data: ReportData) -> list[Part]:
         return []
     table = figures_table(moved, [Column(heading, name) for name, heading in TRAFFIC.items()])
     return [TableBlock(table, title="Traffic, MiB/s"), Paragraph(TRAFFIC_NOTE, note=True)]
+
+
+def build_gpus(data: ReportData) -> Section:
+    """Nothing where no run had a GPU."""
+    had = [one for one in data.shown if one.median("gpu_hours")]
+    if not had:
+        return Section("gpus", "", [])
+    table = figures_table(had, GPU_COLUMNS)
+    for one, row in zip(had, table.rows, strict=True):
+        for heading, column in (("GPUs", "gpu_model"), ("clocks held down", "gpu_throttled_by")):
+            row[table.columns.index(heading)] += _describe(one, column)
+    reported = any(row.get("gpu_model") for one in had for row in one.rows)
+    note = Paragraph(GPU_NOTE if reported else NO_NVML_NOTE, note=True)
+    return Section("gpus", "What the GPUs did", [TableBlock(table), note])
+
+
+def _describe(one: Configuration, column: str) -> str:
+    """` (H200)`: the words of its runs in a column of text."""
+    words = [word for word in dict.fromkeys(row.get(column) for row in one.rows) if word]
+    return f" ({', '.join(words)})" if words else ""
