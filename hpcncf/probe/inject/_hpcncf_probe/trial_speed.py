@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from bisect import bisect_left
 
 from _hpcncf_probe import torch_phases
 
@@ -70,9 +71,7 @@ def _see(torch, tensors):
 
 def measured():
     """Of the steps after the warm-up; None while they are too few."""
-    first = next((at for at, t in enumerate(TIMES) if t - TIMES[0] >= WARM_S), len(TIMES))
-    first = max(first, WARM_STEPS)
-    times = TIMES[first:]
+    times = TIMES[max(WARM_STEPS, bisect_left(TIMES, TIMES[0] + WARM_S)) :]
     steps = len(times) - 1
     if steps < 3:
         return None
@@ -85,11 +84,8 @@ def measured():
 def _figures(times):
     steps = len(times) - 1
     blocks = min(BLOCKS, steps)
-    marks = [times[steps * at // blocks] for at in range(blocks + 1)]
-    each = [
-        (marks[at + 1] - marks[at]) / (steps * (at + 1) // blocks - steps * at // blocks)
-        for at in range(blocks)
-    ]
+    edges = [steps * at // blocks for at in range(blocks + 1)]
+    each = [(times[last] - times[first]) / (last - first) for first, last in zip(edges, edges[1:])]
     mean = (times[-1] - times[0]) / steps
     spread = (sum((one - mean) ** 2 for one in each) / max(1, blocks - 1)) ** 0.5
     error = STUDENT * spread / blocks**0.5 / mean
