@@ -143,8 +143,8 @@ def short_steps():
     class Slow(torch.optim.SGD):
         def step(self, closure=None):
             spent["optimizer"] += work(0.0002)
-    for step, _ in enumerate(steps(4000, Slow, loader(4000, get))):
-        if step % 997 == 996:
+    for step, _ in enumerate(steps(2000, Slow, loader(2000, get))):
+        if step % 497 == 496:
             time.sleep(0.4)
             spent["evaluation"] += 0.4
     print(json.dumps(list(spent.values())))
@@ -161,13 +161,13 @@ def decorated():
         @torch.no_grad()
         def step(self):
             work(0.001)
-    list(steps(1500, Own))
+    list(steps(800, Own))
 def within():
     class Own(torch.optim.SGD):
         def step(self):
             with torch.no_grad():
                 work(0.001)
-    list(steps(1500, Own))
+    list(steps(800, Own))
 def no_grad():
     for step, model in enumerate(steps(20, width=9)):
         copy.deepcopy(model.state_dict())
@@ -219,8 +219,8 @@ def test_the_phases_of_short_steps_are_those_that_the_program_measures(
 ) -> None:
     """One step of thirteen is timed; a long one among the others is sampled."""
     record, seen = trainings["short_steps"]
-    assert seen.steps == 3999
-    assert [(each.batches, each.evaluates) for each in seen.loaders] == [(3999, False)]
+    assert seen.steps == 1999
+    assert [(each.batches, each.evaluates) for each in seen.loaders] == [(1999, False)]
     shares = [each / seen.seconds for each in record["spent"]]
     parts = [seen.phases[name].seconds / seen.seconds for name in ("input", "optimizer", "loop")]
     assert parts[:2] == pytest.approx(shares[:2], abs=0.1)
@@ -493,7 +493,7 @@ def test_a_closed_standard_output_gets_nothing_of_the_probe(tmp_path: Path) -> N
 
 
 def test_many_processes_leave_nothing_but_their_work(tmp_path: Path) -> None:
-    processes = int(os.environ.get("PROCESSES", "1000"))  # 10,000 take a minute
+    processes = int(os.environ.get("PROCESSES", "500"))  # 10,000 take a minute
     code = f"""
 import os, subprocess, sys
 ended = 0
