@@ -50,7 +50,7 @@ State = Literal[
     "unknown",
 ]
 
-
+CANCELLED: Final = ".cancelled.json"
 NO_ROOM: Final = "Slurm had no room for more then: submit again when jobs have ended"
 
 
@@ -252,7 +252,7 @@ def cancel(paths: ResultPaths, runs: list[str]) -> Path:
         runs=runs,
         submissions=[one.submitted_at for one in read_submissions(paths).submissions],
     )
-    path = paths.submissions / f"{_stamp(cancellation.cancelled_at)}.cancelled.json"
+    path = paths.submissions / f"{_stamp(cancellation.cancelled_at)}{CANCELLED}"
     write_record(path, cancellation)
     return path
 
@@ -265,22 +265,18 @@ def _stamp(moment: str) -> str:
 def read_submissions(paths: ResultPaths) -> Submitted:
     """Every readable submission and cancellation; the others are named in `problems`."""
     problems: list[str] = []
-    marks = sorted(path for path in _files(paths) if path.name.endswith(".cancelled.json"))
     submissions = list(_readable(files(paths), Submission, problems))
     return Submitted(
         sorted(submissions, key=lambda one: (one.number, one.submitted_at)),
-        list(_readable(marks, Cancellation, problems)),
+        list(_readable(files(paths, cancelled=True), Cancellation, problems)),
         problems,
     )
 
 
-def files(paths: ResultPaths) -> list[Path]:
-    """Those of submissions, not of cancellations."""
-    return sorted(path for path in _files(paths) if not path.name.endswith(".cancelled.json"))
-
-
-def _files(paths: ResultPaths) -> Iterator[Path]:
-    return paths.submissions.glob("[!.]*.json")
+def files(paths: ResultPaths, cancelled: bool = False) -> list[Path]:
+    """Those of submissions, or of cancellations."""
+    found = paths.submissions.glob("[!.]*.json")
+    return sorted(path for path in found if path.name.endswith(CANCELLED) is cancelled)
 
 
 def _readable(files: list[Path], kind: type[R], problems: list[str]) -> Iterator[R]:
