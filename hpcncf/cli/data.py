@@ -45,70 +45,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     datasets = prepare.add_subparsers(dest="dataset", metavar="DATASET", required=True)
     for name, about in DATASETS.items():
         dataset = datasets.add_parser(name, help=about, description=about)
-        _add_common(dataset, name)
-        if name in _ADD_OWN:
-            _ADD_OWN[name](dataset)
+        _add_options(dataset, name)
     data_bench.add_arguments(actions.add_parser("bench", help="Time the loaders of a job file."))
     info = actions.add_parser("info", help="Describe a prepared folder.")
     info.add_argument("folder", type=Path, metavar="FOLDER")
     info.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_common(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER")
+def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    add = parser.add_argument
+    add("-o", "--output", type=Path, required=True, metavar="FOLDER")
     if name != "synthetic":
-        parser.add_argument(
-            "--source", type=Path, required=name != "frappe", help="the file, or its folder"
-        )
+        add("--source", type=Path, required=name != "frappe", help="the file, or its folder")
     if name != "ncf":
-        parser.add_argument("--seed", type=int, default=1, help="of the data set (default: 1)")
-        parser.add_argument(
+        add("--seed", type=int, default=1, help="of the data set (default: 1)")
+        add(
             "--test-negatives", type=int, default=99, metavar="N", help="per test row (default: 99)"
         )
-    parser.add_argument("--force", action="store_true", help="replace other data in the folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_frappe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--or-synthetic",
-        action="store_true",
-        help="if Frappe cannot be downloaded, generate data of its shape, marked as such",
-    )
-
-
-def _add_table(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user", required=True, metavar="COLUMN")
-    parser.add_argument("--item", required=True, metavar="COLUMN")
-    parser.add_argument(
-        "--context", default="", metavar="A,B,C", help="numbers are kept, text becomes one-hot"
-    )
-    parser.add_argument(
-        "--time", metavar="COLUMN", help="hold out each user's latest row, not a random one"
-    )
-
-
-def _add_parquet(parser: argparse.ArgumentParser) -> None:
-    _add_table(parser)
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="that decode columns (default: the usable cores)"
-    )
-
-
-def _add_synthetic(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--like", choices=("yelp", "frappe", "movielens"), help="a known shape")
-    parser.add_argument("--users", type=int)
-    parser.add_argument("--items", type=int)
-    parser.add_argument("--rows", type=int, help="training rows")
-    parser.add_argument("--context", type=int, help="context columns (default: 0)")
-
-
-_ADD_OWN: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "frappe": _add_frappe,
-    "csv": _add_table,
-    "parquet": _add_parquet,
-    "synthetic": _add_synthetic,
-}
+    add("--force", action="store_true", help="replace other data in the folder")
+    add("--json", action="store_true", help="print JSON")
+    if name == "frappe":
+        about = "if Frappe cannot be downloaded, generate data of its shape, marked as such"
+        add("--or-synthetic", action="store_true", help=about)
+    if name in ("csv", "parquet"):
+        add("--user", required=True, metavar="COLUMN")
+        add("--item", required=True, metavar="COLUMN")
+        about = "numbers are kept, text becomes one-hot"
+        add("--context", default="", metavar="A,B,C", help=about)
+        add("--time", metavar="COLUMN", help="hold out each user's latest row, not a random one")
+    if name == "parquet":
+        about = "that decode columns (default: the usable cores)"
+        add("--threads", type=int, metavar="N", help=about)
+    if name == "synthetic":
+        add("--like", choices=("yelp", "frappe", "movielens"), help="a known shape")
+        add("--users", type=int)
+        add("--items", type=int)
+        add("--rows", type=int, help="training rows")
+        add("--context", type=int, help="context columns (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,9 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    _check(args)
     with ProgressLine(sys.stderr) as report:
-        written = _PREPARE[args.dataset](args, report)
+        written = _write(args, report)
     if args.json:
         print(json.dumps({"outcome": written.outcome} | _describe(args.output, written.manifest)))
     else:
@@ -133,58 +105,41 @@ def _prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
+    source: Any = getattr(args, "source", None)
+    output, force = args.output, args.force
     if args.dataset == "ncf":
-        return
-    if not 0 <= args.seed < 2**63:
-        raise UsageError(f"--seed {args.seed}: expected 0 to 2^63 - 1")
-    if args.test_negatives < 1:
-        raise UsageError(f"--test-negatives {args.test_negatives}: expected 1 or more")
+        from hpcncf.ncf.data.datasets import prepare_ncf_files
 
+        return prepare_ncf_files(output, source, force)
+    seed, negatives = args.seed, args.test_negatives
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: expected 0 to 2^63 - 1")
+    if negatives < 1:
+        raise UsageError(f"--test-negatives {negatives}: expected 1 or more")
+    if args.dataset == "synthetic":
+        return _write_synthetic(args)
+    if args.dataset in ("csv", "parquet"):
+        from hpcncf.ncf.data.readers import Columns, prepare_table
 
-def _frappe(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.datasets import find_zip, prepare_frappe, prepare_frappe_or_synthetic
+        context = tuple(name.strip() for name in args.context.split(",") if name.strip())
+        columns = Columns(args.user, args.item, context, args.time)
+        threads = _threads(args) if args.dataset == "parquet" else 1
+        own = (columns, seed, negatives, force, report, threads)
+        return prepare_table(output, source, args.dataset, *own)
+    from hpcncf.ncf.data import datasets
 
-    if args.source or not args.or_synthetic:
-        source = args.source or find_zip(report)
-        return prepare_frappe(args.output, source, args.seed, args.test_negatives, args.force)
-    written, reason = prepare_frappe_or_synthetic(
-        args.output, args.seed, args.test_negatives, args.force, report
-    )
+    if args.dataset == "movielens":
+        return datasets.prepare_movielens(output, source, seed, negatives, force, report)
+    if args.dataset == "yelp":
+        return datasets.prepare_yelp(output, source, seed, negatives, force, report)
+    if source or not args.or_synthetic:
+        source = source or datasets.find_zip(report)
+        return datasets.prepare_frappe(output, source, seed, negatives, force)
+    written, reason = datasets.prepare_frappe_or_synthetic(output, seed, negatives, force, report)
     if reason:
         print(f"hpcncf: {reason}", file=sys.stderr)
     return written
-
-
-def _public(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.datasets import prepare_movielens, prepare_yelp
-
-    prepare = prepare_movielens if args.dataset == "movielens" else prepare_yelp
-    return prepare(args.output, args.source, args.seed, args.test_negatives, args.force, report)
-
-
-def _ncf(args: argparse.Namespace, _: Report) -> PreparedFolder:
-    from hpcncf.ncf.data.datasets import prepare_ncf_files
-
-    return prepare_ncf_files(args.output, args.source, args.force)
-
-
-def _table(args: argparse.Namespace, report: Report) -> PreparedFolder:
-    from hpcncf.ncf.data import readers
-
-    context = tuple(name.strip() for name in args.context.split(",") if name.strip())
-    columns = readers.Columns(args.user, args.item, context, args.time)
-    return readers.prepare_table(
-        args.output,
-        args.source,
-        args.dataset,
-        columns,
-        args.seed,
-        args.test_negatives,
-        args.force,
-        report,
-        _threads(args) if args.dataset == "parquet" else 1,
-    )
 
 
 def _threads(args: argparse.Namespace) -> int:
@@ -195,7 +150,7 @@ def _threads(args: argparse.Namespace) -> int:
     return args.threads or max(1, int(usable()))
 
 
-def _synthetic(args: argparse.Namespace, _: Report) -> PreparedFolder:
+def _write_synthetic(args: argparse.Namespace) -> PreparedFolder:
     from hpcncf.ncf.data import synthetic
 
     shape = (args.users, args.items, args.rows)
@@ -207,17 +162,6 @@ def _synthetic(args: argparse.Namespace, _: Report) -> PreparedFolder:
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
     return synthetic.prepare_synthetic(args.output, *shape, context=args.context or 0, **own)
-
-
-_PREPARE: dict[str, Callable[[argparse.Namespace, Report], PreparedFolder]] = {
-    "frappe": _frappe,
-    "movielens": _public,
-    "ncf": _ncf,
-    "yelp": _public,
-    "csv": _table,
-    "parquet": _table,
-    "synthetic": _synthetic,
-}
 
 
 class ProgressLine:

@@ -289,9 +289,9 @@ def test_data_without_context_or_test_rows_is_complete_but_has_no_baseline(tmp_p
     ("name", "value", "reported"),
     [
         ("users", "eight", r"users: .*came 'eight'\. Prepare it again$"),
-        ("small_columns", 4, r"small_columns: expected 0 to 3, the number of .*; came 4\."),
-        ("small_columns", -1, r"small_columns: expected 0 to 3, the number of .*; came -1\."),
-        ("buckets", 7, r"buckets: expected 8 or more, one for each user; came 7\. Prepare it"),
+        ("small_columns", 4, r"small_columns: expected 0 to 3, came 4\. Prepare it again$"),
+        ("small_columns", -1, r"small_columns: expected 0 to 3, came -1\. Prepare it again$"),
+        ("buckets", 7, r"buckets: expected 8 or more, came 7\. Prepare it again$"),
         ("format_version", 5, "format 5, but this hpcncf reads 4. Update hpcncf$"),
     ],
 )

@@ -10,9 +10,9 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from hpcncf.errors import HpcncfError, UsageError, abbreviate, plural
 
@@ -104,21 +104,14 @@ class Manifest(Outline):
     test_negatives: int
     """Sampled negatives per test row."""
 
-    @field_validator("small_columns")
-    @classmethod
-    def _are_columns(cls, small: int, info: ValidationInfo) -> int:
-        columns = len(info.data.get("context_columns", []))
-        if not 0 <= small <= columns:
-            raise ValueError(f"expected 0 to {columns}, the number of context_columns")
-        return small
-
-    @field_validator("buckets")
-    @classmethod
-    def _are_for_all_users(cls, buckets: int, info: ValidationInfo) -> int:
-        users = info.data.get("users", 0)
-        if buckets < users:
-            raise ValueError(f"expected {users:,} or more, one for each user")
-        return buckets
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        columns = len(self.context_columns)
+        if not 0 <= self.small_columns <= columns:
+            raise ValueError(f"small_columns: expected 0 to {columns}, came {self.small_columns}")
+        if self.buckets < self.users:
+            raise ValueError(f"buckets: expected {self.users:,} or more, came {self.buckets:,}")
+        return self
 
     @property
     def parameters(self) -> int:
@@ -198,12 +191,11 @@ def _validate(folder: Path, kind: type[M], plain: dict[str, Any]) -> M:
         return kind.model_validate(plain)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
-        raise DataError(
-            f"{folder / MANIFEST_NAME}: {where}: {message}; came {abbreviate(problem['input'])}. "
-            "Prepare it again"
-        ) from None
+        if problem["loc"]:
+            where = ".".join(str(part) for part in problem["loc"])
+            message = f"{where}: {message}; came {abbreviate(problem['input'])}"
+        raise DataError(f"{folder / MANIFEST_NAME}: {message}. Prepare it again") from None
 
 
 def wrong_format_error(folder: Path, found: Outline, advice: str) -> OtherFormat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,54 +99,39 @@ class StepCounter:
 ON_CPU, ON_GPU = 2**12, 2**17
 
 
-class RowTable(Protocol):
-    """A step calls `read`, then, once the step counter has advanced, `update` of the same rows."""
+class SgdRows:
+    """Gradient descent: a row without a gradient does not move.
+
+    A step calls `read`, then, once the step counter has advanced, `update` of the same rows.
+    """
 
     values: Tensor
     """[rows, width], a view of the table, current after each step."""
-
-    def read(self, ids: Tensor) -> Tensor:
-        """Rows [len(ids), width] before the coming step. Ids are distinct, except for len(values):
-        the row of zeros, which gets no gradient."""
-
-    def update(self, gradient: Tensor) -> None:
-        """Take the step with the gradient [len(ids), width] of the rows read last."""
-
-    def read_state(self, ids: Tensor) -> Tensor:
-        """All numbers that a step changes in these rows, current: [parts, len(ids), width]."""
-
-    def write_state(self, ids: Tensor, whole: Tensor) -> None:
-        """Continue from such rows; ids are distinct."""
-
-    def settle(self) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def load(self, state: dict[str, Any]) -> None: ...
-
-
-class SgdRows:
-    """Gradient descent: a row without a gradient does not move."""
 
     def __init__(self, start: Tensor, counter: StepCounter) -> None:
         self._table = torch.cat([start, torch.zeros_like(start[:1])])
         self.values, self._counter = self._table[:-1], counter
 
     def read(self, ids: Tensor) -> Tensor:
+        """Rows [len(ids), width] before the coming step. Ids are distinct, except for len(values):
+        the row of zeros, which gets no gradient."""
         self._ids = ids
         return self._table.index_select(0, ids)
 
     def update(self, gradient: Tensor) -> None:
+        """Take the step with the gradient [len(ids), width] of the rows read last."""
         self._table.index_add_(0, self._ids, gradient, alpha=-self._counter.lr)
 
     def read_state(self, ids: Tensor) -> Tensor:
+        """All numbers that a step changes in these rows, current: [parts, len(ids), width]."""
         return self.values.index_select(0, ids)[None]
 
     def write_state(self, ids: Tensor, whole: Tensor) -> None:
+        """Continue from such rows; ids are distinct."""
         write_rows(self.values, ids, whole[0])
 
     def settle(self) -> None:
-        pass
+        """Bring every row up to the last step."""
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -308,6 +293,7 @@ class DenseLayers:
         self.parts[1:] = state["moments"]
 
 
+RowTable = SgdRows | LazyAdamRows
 ROW_OPTIMIZERS: dict[str, Callable[[Tensor, StepCounter], RowTable]] = {
     "adam": AdamRows,
     "lazy_adam": LazyAdamRows,
