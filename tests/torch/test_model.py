@@ -20,18 +20,6 @@ def test_the_parameters_are_counted_as_in_the_design(users: int, items: int, exp
         assert model.count_parameters(NeuMF(users, items, 21, Model())) == expected
 
 
-def test_the_tables_have_the_papers_names() -> None:
-    names = {name for name, _ in NeuMF(3, 4, 0, Model()).named_children()}
-    assert names == {
-        "MF_Embedding_User",
-        "MF_Embedding_Item",
-        "MLP_Embedding_User",
-        "MLP_Embedding_Item",
-        "MLP_layers",
-        "predict_layer",
-    }
-
-
 def test_the_output_is_the_papers_formula() -> None:
     torch.manual_seed(0)
     sizes = Model(gmf_width=2, mlp_width=3, layers=(4,))

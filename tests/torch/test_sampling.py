@@ -111,7 +111,7 @@ def chi_square(counts: NDArray[np.int64]) -> float:
     return float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
 
 
-@pytest.mark.parametrize("rows", [2, 3, 5, 20, 65])
+@pytest.mark.parametrize("rows", [2, 5, 65])
 def test_every_row_comes_at_every_position_equally_often(rows: int) -> None:
     orders = np.array([sampling.epoch_rows(7, epoch, 0, rows, rows) for epoch in range(500)])
     counts = np.stack([np.bincount(orders[:, at], minlength=rows) for at in range(rows)])

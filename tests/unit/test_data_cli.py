@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 from io import StringIO
 from pathlib import Path
@@ -226,15 +225,3 @@ def test_the_command_advised_for_an_earlier_format_prepares_the_same_data(
     assert cli.main(shlex.split(pasted)[1:]) == 0
     assert "a folder: replaced: " in capsys.readouterr().out
     assert read_manifest(Path("a folder")) == before
-
-
-def test_real_frappe_is_found_through_the_environment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if not (Path(os.environ.get("HPCNCF_DATA") or "nowhere") / "Mobile_Frappe.zip").is_file():
-        pytest.skip("needs Mobile_Frappe.zip in the folder HPCNCF_DATA")
-    hpcncf_data("prepare", "frappe", "-o", tmp_path / "out")
-    reported = capsys.readouterr().out
-    assert "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns" in reported
-    assert "83,731 training rows x 24 columns" in reported
-    assert "74,673 parameters" in reported

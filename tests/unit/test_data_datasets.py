@@ -67,10 +67,15 @@ def test_a_file_with_the_right_checksum_is_kept(server: str, tmp_path: Path) -> 
     assert (tmp_path / "cache" / "a.zip").read_bytes() == CONTENT
 
 
-def test_another_file_under_the_same_name_is_refused(server: str, tmp_path: Path) -> None:
+def test_another_file_and_a_cache_that_cannot_be_written_are_refused(
+    server: str, tmp_path: Path
+) -> None:
     with pytest.raises(Unavailable, match=f"not the published file: SHA-256 {SHA256}"):
         download(f"{server}/a.zip", "0" * 64, tmp_path / "cache" / "a.zip")
     assert not (tmp_path / "cache").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="cannot be written"):
+        download(f"{server}/a.zip", SHA256, tmp_path / "file" / "a.zip")
 
 
 def test_a_failed_download_names_the_url(server: str, tmp_path: Path) -> None:
@@ -91,12 +96,6 @@ def test_a_download_that_takes_too_long_is_given_up(
     monkeypatch.setattr(datasets, "urlopen", slow)
     with pytest.raises(Unavailable, match=r"cannot be downloaded: not done within 0\.01 s"):
         download("http://127.0.0.1/a.zip", SHA256, tmp_path / "a.zip")
-
-
-def test_a_cache_that_cannot_be_written_is_reported(server: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Unavailable, match="cannot be written"):
-        download(f"{server}/a.zip", SHA256, tmp_path / "file" / "a.zip")
 
 
 HEADER = "user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity"
@@ -322,16 +321,6 @@ def test_data_of_an_earlier_format_needs_force(
     assert cli.main(["data", "prepare", "frappe", *words, "--force"]) == 0
     assert manifest.read_manifest(folder).dataset == then
     assert or_synthetic(folder) == ("already there", then, has)
-
-
-@pytest.mark.usefixtures("cached")
-def test_force_replaces_unreadable_data(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    or_synthetic(folder)
-    (folder / manifest.MANIFEST_NAME).write_text("{")
-    with pytest.raises(DataError, match=r"not a manifest of prepared data.*, with --force$"):
-        or_synthetic(folder)
-    assert or_synthetic(folder, force=True) == ("replaced", "synthetic", False)
 
 
 RATINGS = [(1, 10, 5, 300), (1, 20, 3, 900), (1, 30, 4, 100), (2, 30, 1, 50), (2, 40, 2, 40)]
