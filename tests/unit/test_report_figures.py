@@ -132,6 +132,7 @@ def test_a_figure_shows_equal_costs_waste_efficiencies_above_one_and_the_front(
     assert isinstance(ten, Annotation)
     speed, cores = ten.xy
     assert cores * 10_000 / speed == pytest.approx(10)
+    assert 5.0 in lower.get_yticks(minor=True), "between the counts, too"
     assert [t.get_text() for t in lower.texts if "unused" in t.get_text()] == ["2.7 unused"]
     (line,) = [line for line in lower.lines if line.get_linestyle() == "--"]
     assert list(zip(*line.get_data(), strict=True)) == [(1000.0, 1.0), (4000.0, 4.0)]

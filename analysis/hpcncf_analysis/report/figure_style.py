@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#007A5A", "#AA4A84"
@@ -80,6 +81,13 @@ def new_figure(height_in: float) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def fix_layout(figure: Figure) -> None:
+    """Lay the figure out once, not once for each format."""
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
 
 
 def stack_panels(heights: Mapping[str, Sequence[float]], sharex: bool) -> list[list[Axes]]:
@@ -212,8 +220,7 @@ def place_labels(
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
+    fix_layout(figure)  # what is placed now must not move when the figure is saved
     markers = _squares(axes, [*((label.x, label.y) for label in labels), *medians], MARKER)
     taken = np.vstack([markers, _squares(axes, points, DOT)])
     frame = np.array([axes.get_window_extent().extents])

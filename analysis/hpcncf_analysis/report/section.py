@@ -19,7 +19,7 @@ from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.configurations import Configuration, Table, completed_runs
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.formatting import format_interval, format_number
-from hpcncf_analysis.report.figure_style import FORMATS, report_style, save_figure
+from hpcncf_analysis.report.figure_style import FORMATS, fix_layout, report_style, save_figure
 
 Row = Mapping[str, Any]
 
@@ -213,8 +213,7 @@ class ReportData:
         for drawing in drawings:
             with omit_failure(f"figure “{drawing.title}”") as failed, report_style():
                 if figure := drawing.draw():
-                    figure.draw_without_rendering()
-                    figure.set_layout_engine("none")  # laid out once, not once for each format
+                    fix_layout(figure)
                     files = {each: save_figure(figure, drawing.name, each) for each in FORMATS}
                     drawn.append(
                         RenderedFigure(drawing.name, drawing.title, drawing.caption, files)
