@@ -38,15 +38,15 @@ class Result:
         return self.verdict == self.case.label
 
     def row(self) -> Row:
-        notes = [self.problem] if self.problem else []
+        notes = [self.problem.replace("|", "/")] if self.problem else []
         if self.tries > 1:
             notes.append(f"try {self.tries}: the machine was disturbed")
         if self.disturbed and not self.right:
             notes.append(f"disturbed: {self.disturbed}")
         return Row(
-            program=f"{self.case.name}: {self.case.why}",
+            program="; ".join([f"{self.case.name}: {self.case.why}", *notes]),
             expected=(self.case.label,),
-            found=f"{self.verdict} ({'; '.join(notes)})" if notes else self.verdict,
+            found=self.verdict,
             line="",
             right_cause=self.right,
             right_line=None,

@@ -102,10 +102,11 @@ def test_a_disturbed_job_is_tried_again_and_reported(
     mended, wrong = (suite.settled(case("healthy"), Bench(tmp_path), tries=2) for _ in range(2))
     assert (mended.right, mended.tries, wrong.right, wrong.tries) == (True, 2, False, 2)
     failed = Result(case("healthy"), None, "hpcncf submit: exit code 1")
-    found = [each.row().found for each in (mended, wrong, failed)]
-    assert found[0] == "healthy (try 2: the machine was disturbed)"
-    assert found[1].endswith("disturbed: the machine stood still for 10 s)")
-    assert found[2] == "failed (hpcncf submit: exit code 1)"
+    rows = [each.row() for each in (mended, wrong, failed)]
+    assert [row.found for row in rows] == ["healthy", "unknown", "failed"]
+    assert rows[0].program.endswith("; try 2: the machine was disturbed")
+    assert rows[1].program.endswith("; disturbed: the machine stood still for 10 s")
+    assert rows[2].program.endswith("; hpcncf submit: exit code 1")
 
 
 def test_the_page_counts_causes_and_false_alarms_apart() -> None:
