@@ -44,6 +44,10 @@ PART_BYTES: Final = 1 << 26
 """Training rows that are ordered in memory at once."""
 
 
+Draw = Callable[[Int32s, Int64s, Int32s], Int32s]
+"""Draws negatives of users, from all users' items by their bounds."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Some rows, in the order of their source; ids of users and items from 0."""
@@ -209,89 +213,128 @@ def _write_arrays(
     source: Interactions,
     marked: Iterable[tuple[Block, NDArray[np.bool_]]],
     negatives: int,
-    draw: Callable[[Int32s, Int64s, Int32s], Int32s] | None,
+    draw: Draw | None,
 ) -> dict[str, Any]:
-    """Write blocks, each with a mask of its test rows; returns the sizes. With `draw` test rows are
-    written by user, and their negatives drawn from the users, and all users' items by their bounds.
-    """
-    users, items, columns = len(source.user_names), source.item_count, len(source.small)
-    # Columns of whole numbers from 0 to 255, such as those of one-hot columns, come last.
-    order, small = np.argsort(source.small, kind="stable"), sum(source.small)
-    kind = row_dtype(columns - small, small)
-    placed = np.dtype([("place", np.int64), ("row", kind)])
-    each = max(1, PART_BYTES // placed.itemsize)
-    train_rows = int(source.counts.sum())
-    if draw:
-        train_rows -= int((source.counts > 1).sum())
-    # Parts of the users whose pairs can be sorted at once.
-    part_of = (np.cumsum(source.counts) - source.counts) // PART_PAIRS
-    starts = np.flatnonzero(np.diff(part_of, prepend=-1))
+    """Write blocks, each with a mask of its test rows; returns the sizes. With `draw` the test rows
+    are written by user and their negatives drawn."""
     with ExitStack() as files:
+        writer = SplitWriter(folder, source, negatives, draw, files)
+        test_users = writer.write_rows(marked)
+        writer.write_pairs(test_users)
+        return writer.sizes()
+
+
+class SplitWriter:
+    """Writes the arrays: rows go to files of parts first, which are then ordered in memory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Interactions,
+        negatives: int,
+        draw: Draw | None,
+        files: ExitStack,
+    ) -> None:
+        self._source, self._draw, self._negatives = source, draw, negatives
+        # Columns of whole numbers from 0 to 255, such as those of one-hot columns, come last.
+        self._order, self._small = np.argsort(source.small, kind="stable"), sum(source.small)
+        columns = len(source.small)
+        kind = row_dtype(columns - self._small, self._small)
+        self._train_rows = int(source.counts.sum())
+        if draw:
+            self._train_rows -= int((source.counts > 1).sum())
+        self._placed = np.dtype([("place", np.int64), ("row", kind)])
+        self._rows_of_part = max(1, PART_BYTES // self._placed.itemsize)
+        parts = -(-self._train_rows // self._rows_of_part)
+        self._placed_rows = PartFiles(folder, self._placed, parts, files)
+        # Each part has the pairs of some users that follow one another, from these on.
+        part_of = (np.cumsum(source.counts) - source.counts) // PART_PAIRS
+        self._first_users = np.flatnonzero(np.diff(part_of, prepend=-1))
+        # A pair is user * items + item, doubled, plus 1 for a test row.
+        self._pairs = PartFiles(folder, np.int64, len(self._first_users), files)
 
         def array(name: str, kind: DTypeLike, *row: int) -> ArrayFile:
             return files.enter_context(ArrayFile(folder, name, kind, *row))
 
-        places = PartFiles(folder, placed, -(-train_rows // each), files)
-        # A pair is user * items + item, doubled, plus 1 for a test row.
-        pairs = PartFiles(folder, np.int64, len(starts), files)
+        self._train = array("train_rows", kind)
+        self._test_users, self._test_items = (
+            array(name, np.int32) for name in ("test_users", "test_items")
+        )
+        self._test_context = array("test_context", np.float32, columns)
+        self._drawn = array("test_negatives", np.int32, negatives) if draw else None
+        self._positives = array("positives", np.int32)
+        self._buckets = array("buckets", np.uint16, SLOTS)
+        self._positives_indptr, self._buckets_indptr = (
+            array(name, np.int64) for name in ("positives_indptr", "buckets_indptr")
+        )
+
+    def write_rows(self, marked: Iterable[tuple[Block, NDArray[np.bool_]]]) -> Int32s:
+        """Write training and test rows, and keep all pairs; returns the users of the test rows."""
         came, tests = 0, list[tuple[Int32s, Int32s, Floats]]()
         for block, for_testing in marked:
-            context = block.context[:, order]
-            rows = pack_rows(block.users, block.items, context, small)[~for_testing]
-            moved = np.empty(len(rows), placed)
-            moved["place"] = storage_order(came, came + len(rows), train_rows)
-            moved["row"] = rows
-            places.append(moved, moved["place"] // each)
+            context = block.context[:, self._order]
+            rows = pack_rows(block.users, block.items, context, self._small)[~for_testing]
+            placed = np.empty(len(rows), self._placed)
+            placed["place"] = storage_order(came, came + len(rows), self._train_rows)
+            placed["row"] = rows
+            self._placed_rows.append(placed, placed["place"] // self._rows_of_part)
             came += len(rows)
-            keys = (block.users.astype(np.int64) * items + block.items) * 2 + for_testing
-            pairs.append(keys, np.searchsorted(starts, block.users, side="right") - 1)
+            pairs = block.users.astype(np.int64) * self._source.item_count + block.items
+            parts = np.searchsorted(self._first_users, block.users, side="right") - 1
+            self._pairs.append(pairs * 2 + for_testing, parts)
             tests.append((block.users[for_testing], block.items[for_testing], context[for_testing]))
-        train = array("train_rows", kind)
-        for moved in places.read():
-            rows = np.empty(len(moved), kind)
-            rows[moved["place"] % each] = moved["row"]
-            train.append(rows)
-        test_users, test_items, test_context = map(np.concatenate, zip(*tests, strict=True))
-        by_user = np.argsort(test_users, kind="stable") if draw else slice(None)
-        test_users = test_users[by_user]
-        array("test_users", np.int32).append(test_users)
-        array("test_items", np.int32).append(test_items[by_user])
-        array("test_context", np.float32, columns).append(test_context[by_user])
-        drawn = array("test_negatives", np.int32, negatives) if draw else None
-        positives, buckets = array("positives", np.int32), array("buckets", np.uint16, SLOTS)
-        indptr, bounds = np.zeros((2, users + 1), dtype=np.int64)
-        ends = np.append(starts[1:], users)
-        for first, end, marks in zip(starts, ends, pairs.read(), strict=True):
+        for placed in self._placed_rows.read():
+            rows = np.empty_like(placed["row"])
+            rows[placed["place"] % self._rows_of_part] = placed["row"]
+            self._train.append(rows)
+        users, items, context = map(np.concatenate, zip(*tests, strict=True))
+        order = np.argsort(users, kind="stable") if self._draw else slice(None)
+        self._test_users.append(users[order])
+        self._test_items.append(items[order])
+        self._test_context.append(context[order])
+        test_users: Int32s = users[order]
+        return test_users
+
+    def write_pairs(self, test_users: Int32s) -> None:
+        """Write each user's positives and their buckets, and draw the test negatives."""
+        users, items = len(self._source.user_names), self._source.item_count
+        indptr, buckets_indptr = np.zeros((2, users + 1), dtype=np.int64)
+        ends = np.append(self._first_users[1:], users)
+        for first, end, marks in zip(self._first_users, ends, self._pairs.read(), strict=True):
             marks.sort()
             own_users = np.arange(first, end + 1) * items
-            if drawn is not None and draw is not None:
+            if self._drawn is not None and self._draw is not None:
                 every = _distinct(marks >> 1)
-                of_users = np.zeros(users + 1, dtype=np.int64)
-                of_users[first : end + 1] = np.searchsorted(every, own_users)
-                of_users[end + 1 :] = len(every)
+                bounds = np.zeros(users + 1, dtype=np.int64)
+                bounds[first : end + 1] = np.searchsorted(every, own_users)
+                bounds[end + 1 :] = len(every)
                 some = test_users[slice(*np.searchsorted(test_users, (first, end)))]
-                drawn.append(draw(some, of_users, (every % items).astype(np.int32)))
+                self._drawn.append(self._draw(some, bounds, (every % items).astype(np.int32)))
             training = _distinct(marks[marks & 1 == 0] >> 1)
             own = np.searchsorted(training, own_users)
-            _check_training_negatives(source, int(first), np.diff(own))
-            of_part = (training % items).astype(np.int32)
-            own_bounds, table = build_buckets(own, of_part)
-            indptr[first : end + 1] = own + len(positives)
-            bounds[first : end + 1] = own_bounds + len(buckets)
-            positives.append(of_part)
-            buckets.append(table)
-        array("positives_indptr", np.int64).append(indptr)
-        array("buckets_indptr", np.int64).append(bounds)
+            _check_training_negatives(self._source, int(first), np.diff(own))
+            positives = (training % items).astype(np.int32)
+            bucket_bounds, buckets = build_buckets(own, positives)
+            indptr[first : end + 1] = own + len(self._positives)
+            buckets_indptr[first : end + 1] = bucket_bounds + len(self._buckets)
+            self._positives.append(positives)
+            self._buckets.append(buckets)
+        self._positives_indptr.append(indptr)
+        self._buckets_indptr.append(buckets_indptr)
+
+    def sizes(self) -> dict[str, Any]:
+        """By the names in the manifest."""
+        names = self._source.context_columns
         return {
-            "users": users,
-            "items": items,
-            "train_rows": train_rows,
-            "train_pairs": len(positives),
-            "test_rows": len(test_users),
-            "context_columns": [source.context_columns[column] for column in order],
-            "small_columns": small,
-            "buckets": len(buckets),
-            "test_negatives": negatives,
+            "users": len(self._source.user_names),
+            "items": self._source.item_count,
+            "train_rows": self._train_rows,
+            "train_pairs": len(self._positives),
+            "test_rows": len(self._test_users),
+            "context_columns": [names[column] for column in self._order],
+            "small_columns": self._small,
+            "buckets": len(self._buckets),
+            "test_negatives": self._negatives,
         }
 
 
