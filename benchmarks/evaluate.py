@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.training import Stepper, full_size, in_turn
-from hpcncf.job.spec import Model
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates, Ranker, count_pairs
@@ -73,8 +73,10 @@ class Contender:
 
 
 def contenders(data: Prepared) -> list[Contender]:
-    naive = Naive(model.initial_model(data.manifest, Model(), 1).eval())
-    rowwise, native = (Stepper(data, {"engine": name}).engine for name in ("rowwise", "native"))
+    naive = Naive(model.initial_model(data.manifest, Model(), Training().seed).eval())
+    rowwise, native = (
+        Stepper(data, {"engine": name}, warmup_steps=0).engine for name in ("rowwise", "native")
+    )
     return [
         Contender("the model's forward, row by row", naive, {"sampled": 4_000, "full": 12}),
         Contender("engines reference and rowwise", rowwise, {"sampled": 60_000, "full": 120}),

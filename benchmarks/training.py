@@ -142,7 +142,13 @@ def per_s(record: TrainingRecord) -> float:
 class Stepper:
     """One rank's engine, a window of steps at a time; its data goes round without an end."""
 
-    def __init__(self, data: Prepared, settings: dict[str, Any], place: Place | None = None):
+    def __init__(
+        self,
+        data: Prepared,
+        settings: dict[str, Any],
+        place: Place | None = None,
+        warmup_steps: int = WARMUP_STEPS,
+    ):
         self.place = place or Place()
         self.training = Training.model_validate({"threads": 1, "checkpoint_every": 0} | settings)
         ranks = self.place.world_size
@@ -159,7 +165,7 @@ class Stepper:
         loader, whole = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
         epochs = (self.engine.batches(loader, epoch, whole) for epoch in count())
         self.batches = chain.from_iterable(epochs)
-        self.window(WARMUP_STEPS)
+        self.window(warmup_steps)
 
     def window(self, steps: int) -> float:
         """Take so many steps. Returns seconds."""
