@@ -19,26 +19,6 @@ MAX_STARTUP_SHARE: Final = 0.2
 MAX_OTHERS_SHARE: Final = 0.1
 
 
-def find_alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str]:
-    """`runs`: the completed ones; the gravest first."""
-    if not runs:
-        return []
-    alerts: list[str | None] = []
-    for share, limit, describe in CHECKS:
-        above = [row for row in runs if (share(row) or 0.0) > limit]
-        if above:
-            worst = max(above, key=lambda row: share(row) or 0.0)
-            alerts.append(describe(pluralize(len(above), "run"), worst))
-    alerts += [_cpu_models(runs), _mixed_code(runs), _startup(runs)]
-    alerts += [*comparison_doubts(shown), _repeats(shown)]
-    return [text for text in alerts if text]
-
-
-def is_disturbed(row: Row) -> bool:
-    """Whether others were busy on more of the run's cores than a speed can bear."""
-    return (_others(row) or 0.0) > MAX_OTHERS_SHARE
-
-
 def _others(row: Row) -> float | None:
     others, allocated = row["others_cores"], row["cores_allocated"]
     return others / allocated if others is not None and allocated else None
@@ -49,66 +29,80 @@ def _unusable(row: Row) -> float | None:
     return 1 - usable / allocated if usable is not None and allocated else None
 
 
-def _describe_unusable(number: str, worst: Row) -> str:
-    return (
-        f"{number} could not use all allocated cores: run {worst['run_id']} "
-        f"was allocated {worst['cores_allocated']:g} and could use {worst['cores_usable']:g}. "
-        "CPU affinity or a cgroup limit held it back. From Slurm 22.05 to 23.02, an srun in a "
-        "script of your own does not inherit --cpus-per-task: give it -c, as hpcncf does."
-    )
-
-
-def _describe_over_allocation(number: str, most: Row) -> str:
-    return (
-        f"{number} used more cores than allocated (CPU efficiency up to "
-        f"{format_percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
-    )
-
-
-def _describe_accounting(number: str, first: Row) -> str:
-    """Two who measured the same and differ: one of them is wrong."""
-    return (
-        f"Slurm's accounting says otherwise in {number}, as in run {first['run_id']}: "
-        f"{first['slurm_differs']}."
-    )
-
-
-def _describe_memory(number: str, most: Row) -> str:
-    return (
-        f"{number} used more memory than was asked for "
-        f"({format_mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
-        f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
-        f"Ask for mem_gb: {memory_to_request_gb([most]):g}."
-    )
-
-
-def _describe_memory_growth(number: str, most: Row) -> str:
-    return (
-        f"In {number} memory grew as long as it ran (by "
-        f"{format_mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {USUALLY}."
-    )
-
-
-def _describe_neighbours(number: str, worst: Row) -> str:
-    """Whoever shares the cores slows the run and takes none of the blame."""
-    return (
-        f"In {number} other processes were busy on the same cores "
-        f"({format_cores(worst['others_cores'])} of {pluralize(worst['cores_allocated'], 'core')} "
-        f"in run {worst['run_id']}): speed and efficiency are lower than the runs' own doing. "
-        "Repeat when the machine is quiet, or with exclusive: true."
-    )
-
-
-# What is above which limit, and the sentence for the number of such runs and the worst of them.
-Check = tuple[Callable[[Row], float | None], float, Callable[[str, Row], str]]
-CHECKS: Final[tuple[Check, ...]] = (
-    (_unusable, 0.0, _describe_unusable),
-    (lambda row: row["cpu_efficiency"], 1.0, _describe_over_allocation),
-    (lambda row: float(bool(row["slurm_differs"])), 0.0, _describe_accounting),
-    (lambda row: row["memory_efficiency"], 1.0, _describe_memory),
-    (lambda row: row["memory_growth_mib"], 0.0, _describe_memory_growth),
-    (_others, MAX_OTHERS_SHARE, _describe_neighbours),
+# What is above which limit, and the sentence about such `{runs}` and the worst of them.
+CHECKS: Final[tuple[tuple[Callable[[Row], float | None], float, str], ...]] = (
+    (
+        _unusable,
+        0.0,
+        "{runs} could not use all allocated cores: run {run_id} was allocated {cores_allocated:g} "
+        "and could use {cores_usable:g}. CPU affinity or a cgroup limit held it back. From Slurm "
+        "22.05 to 23.02, an srun in a script of your own does not inherit --cpus-per-task: give it "
+        "-c, as hpcncf does.",
+    ),
+    (
+        lambda row: row["cpu_efficiency"],
+        1.0,
+        "{runs} used more cores than allocated (CPU efficiency up to {efficiency}, run {run_id}): "
+        "nothing bound them.",
+    ),
+    (
+        lambda row: float(bool(row["slurm_differs"])),
+        0.0,
+        "Slurm's accounting says otherwise in {runs}, as in run {run_id}: {slurm_differs}.",
+    ),
+    (
+        lambda row: row["memory_efficiency"],
+        1.0,
+        "{runs} used more memory than was asked for ({peak} of mem_gb: {mem_gb:g}, run {run_id}): "
+        "nothing held it to that here; where a scheduler does, it is killed. Ask for mem_gb: "
+        "{enough_gb:g}.",
+    ),
+    (
+        lambda row: row["memory_growth_mib"],
+        0.0,
+        f"In {{runs}} memory grew as long as it ran (by {{grown}} in run {{run_id}}): {USUALLY}.",
+    ),
+    (
+        _others,
+        MAX_OTHERS_SHARE,
+        "In {runs} other processes were busy on the same cores ({others} of {cores} in run "
+        "{run_id}): speed and efficiency are lower than the runs' own doing. Repeat when the "
+        "machine is quiet, or with exclusive: true.",
+    ),
 )
+
+
+def find_alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str]:
+    """`runs`: the completed ones; the gravest first."""
+    if not runs:
+        return []
+    alerts: list[str | None] = []
+    for share, limit, sentence in CHECKS:
+        above = [row for row in runs if (share(row) or 0.0) > limit]
+        if above:
+            worst = max(above, key=lambda row: share(row) or 0.0)
+            alerts.append(sentence.format(runs=pluralize(len(above), "run"), **_words(worst)))
+    alerts += [_cpu_models(runs), _mixed_code(runs), _startup(runs)]
+    alerts += [*comparison_doubts(shown), _repeats(shown)]
+    return [text for text in alerts if text]
+
+
+def _words(row: Row) -> dict[str, Any]:
+    """The run's columns, and some of them as a reader expects them."""
+    return {
+        **row,
+        "efficiency": format_percent(row["cpu_efficiency"]),
+        "peak": format_mebibytes(row["memory_peak_mib"]),
+        "grown": format_mebibytes(row["memory_growth_mib"]),
+        "others": format_cores(row["others_cores"]),
+        "cores": pluralize(row["cores_allocated"], "core"),
+        "enough_gb": memory_to_request_gb([row]),
+    }
+
+
+def is_disturbed(row: Row) -> bool:
+    """Whether others were busy on more of the run's cores than a speed can bear."""
+    return (_others(row) or 0.0) > MAX_OTHERS_SHARE
 
 
 def _cpu_models(runs: Sequence[Row]) -> str | None:
