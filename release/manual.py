@@ -21,7 +21,6 @@ def write_shared_files(folder: Path) -> list[tuple[str, list[str]]]:
     sys.path.insert(0, str(ROOT))
     try:
         from hpcncf import __version__, cli
-        from hpcncf.cli.completion import script
     finally:
         sys.path.remove(str(ROOT))
     top = cli.parser()
@@ -33,7 +32,9 @@ def write_shared_files(folder: Path) -> list[tuple[str, list[str]]]:
     for verb in cli.VERBS:
         page = man_page(f"hpcncf {verb}", commands.choices[verb], __version__)
         files[f"share/man/man1/hpcncf-{verb}.1"] = page
-    files |= {path: script(cli.parser(), shell) for shell, path in COMPLETIONS.items()}
+    files |= {
+        path: cli.completion_script(cli.parser(), shell) for shell, path in COMPLETIONS.items()
+    }
     grouped: dict[str, list[str]] = {}
     for name, text in files.items():
         path = folder / name

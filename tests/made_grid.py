@@ -9,7 +9,7 @@ from itertools import product
 from math import ceil
 
 from hpcncf.tune.job_file import select_runs
-from hpcncf.tune.search import Ask, Objective, Point, Rules, Step, Trial, known_of, next_step
+from hpcncf.tune.search import Ask, Known, Objective, Point, Rules, Step, Trial, next_step
 
 ROWS = 83_731
 # Positives per second of one thread, and what a second one adds; none is measured.
@@ -74,7 +74,7 @@ class Grid:
 
 
 def decided(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Step:
-    return next_step(known_of(points, trials, rules), select_runs)
+    return next_step(Known(points, trials, rules), select_runs)
 
 
 def tuned(

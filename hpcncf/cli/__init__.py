@@ -8,7 +8,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -49,6 +49,8 @@ RETIRED = {
     "bench": "hpcncf data bench JOB.yaml",
     "completion": "hpcncf --print-completion bash",
 }
+# Arguments of these names take a folder; every other path may be a file.
+FOLDERS = {"DIR", "FOLDER", "RESULTS", "RUN|RESULTS"}
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 DESCRIPTION = "Measure why a training job wastes its cores, and what to request instead."
 EXIT_CODES = """\
@@ -114,9 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         top = _parser_for(words)
         args = top.parse_args(words)
         if args.print_completion:
-            from hpcncf.cli.completion import script
-
-            print(script(top, args.print_completion))
+            print(completion_script(top, args.print_completion))
             return 0
         if args.verb is None:
             top.print_help()
@@ -124,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_folder()
         if args.verb in GROUPS["look"]:  # thousands of records, which hold no cycles
             gc.set_threshold(200_000)
+        args.words = list(words)
         code = int(args.run(args))
         sys.stdout.flush()
         return code
@@ -143,6 +144,27 @@ def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     if words and words[0] in (*VERBS, *HIDDEN):
         return parser([first])
     return parser([]) if list(words) in ([], ["-h"], ["--help"], ["--version"]) else parser()
+
+
+def completion_script(top: argparse.ArgumentParser, shell: str) -> str:
+    """The script that completes commands, options and paths in that shell."""
+    import shtab
+
+    for action in _actions(top):
+        if action.metavar in FOLDERS:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif getattr(action.type, "__name__", "") == "Path" or action.nargs == argparse.REMAINDER:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(top, shell=shell)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every argument of the parser and of its commands."""
+    for action in parser._actions:  # argparse has no public way, and shtab reads the same
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                yield from _actions(verb)
 
 
 def _print_json_error(argv: Sequence[str], error: str, code: int) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcncf.cli.output import ID, filled, format_path, width
 from hpcncf.errors import plural, printable
@@ -14,10 +14,6 @@ from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
 from hpcncf.state.decide import attempt_logs, read_last_lines, slurm_logs
 from hpcncf.state.status import RunState
-
-if TYPE_CHECKING:
-    pass
-
 
 FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
 LINES: Final = 6
@@ -75,8 +71,8 @@ def _error(state: RunState) -> Mapping[str, str]:
     return next(errors, {})
 
 
-def page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> str:
-    """Empty where nothing failed. `full`: also tracebacks whose exception the reason has."""
+def failures_page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> str:
+    """Empty if nothing failed. `full`: also tracebacks whose exception the reason has."""
     return "\n".join(line for failure in grouped(states) for line in _lines(paths, failure, full))
 
 

@@ -1,9 +1,12 @@
-"""Tables, wrapped text, and labels of runs, for a terminal."""
+"""Tables, wrapped text, JSON, warnings, and labels of runs, for a terminal."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.errors import plural, printable
+from hpcncf.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
@@ -62,6 +65,26 @@ def _short(key: str, value: object) -> str:
     text = "-".join(map(str, value)) if isinstance(value, list) else str(value)
     half = LONGEST_VALUE // 2
     return text if len(text) <= LONGEST_VALUE else f"{text[:half]} ... {text[-half:]}"
+
+
+class Retired(argparse.Action):
+    """An option that is no longer one. `const`: what to use instead."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
+        super().__init__(option_strings, dest, nargs="?", const=const, help=argparse.SUPPRESS)
+
+    def __call__(self, *_: object) -> None:
+        raise UsageError(f"{self.option_strings[0]}: no longer an option. {self.const}")
+
+
+def warn(*lines: str) -> None:
+    """On standard error, beside what the command prints."""
+    for line in lines:
+        print(f"hpcncf: {printable(line)}", file=sys.stderr)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
 
 
 def width() -> int:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def warn(job: JobSpec) -> None:
+def warn_of_job(job: JobSpec) -> None:
     from hpcncf.job.plan import (
         describe_engine_fallback,
         missing_native_engine,
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
     job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
-    warn(job)
+    warn_of_job(job)
     warnings = [
         *incomplete_packs(plan),
         *submit.find_warnings(plan.active(), submit.choose_cluster("auto")),
@@ -217,9 +217,10 @@ def _unprepared(plan: Plan) -> list[str]:
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    from hpcncf.cli.batch_scripts import find_refusals, lines_refusals
+    from hpcncf.cli.batch_scripts import find_refusals
     from hpcncf.cli.output import ID, filled, format_path, table_layout, usual_values, varies
     from hpcncf.job.plan import max_core_hours
+    from hpcncf.launch.submit import describe_refusals
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # errors of the site come first
     asked = plural(len(runs), "run")
@@ -249,8 +250,8 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
         print(f"  launcher: {LAUNCHERS[array['launcher']]}")
-    for line in lines_refusals(find_refusals(job, runs)):
-        print(f"\n{filled(line)}")
+    for line in describe_refusals(find_refusals(job, runs)):
+        print(f"\n{filled(f'left out: {line}')}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):
         print(f"\nthe data is not prepared, so the runs' ids are provisional: {command}")

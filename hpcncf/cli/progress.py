@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from hpcncf.cli.output import ID, duration, table_layout, usual_values, varies
 from hpcncf.collect.resource_columns import measure, usable
 from hpcncf.collect.training_columns import reports
 from hpcncf.errors import plural
-from hpcncf.job.plan import Run
 from hpcncf.records.code_version import ELSEWHERE
 from hpcncf.records.schema import Progress
 from hpcncf.slurm import query
@@ -19,48 +18,47 @@ from hpcncf.state.decide import NOT_SENT, has_all_ranks, whole_records
 from hpcncf.state.status import RunState
 
 
-def lines(states: Sequence[RunState]) -> list[str]:
+def describe_arrays(states: Sequence[RunState]) -> list[str]:
     """`array 123: 40 of 64 done, 8 running, 16 pending: waiting for ... (Priority)`."""
-    return [_line(array) for array in plain_arrays(states)]
+    lines = []
+    for array in plain_arrays(states):
+        by_state = dict(array["states"])
+        parts = [f"{by_state.pop('completed', 0)} of {array['runs']} done"]
+        pending = by_state.pop("pending", 0)
+        parts += [f"{number} {state.replace('_', ' ')}" for state, number in by_state.items()]
+        if pending:
+            why = "; ".join(array["waiting_for"])
+            parts.append(f"{pending} pending" + (f": {why}" if why else ""))
+        if pending and array["expected_start"]:
+            parts.append(f"the next expected {when(array['expected_start'])}")
+        lines.append(f"array {array['array']}: {', '.join(parts)}")
+    return lines
 
 
 def plain_arrays(states: Sequence[RunState]) -> list[dict[str, Any]]:
     """For `--json`: a Slurm array's runs by state, and what those wait for that wait."""
     arrays: dict[str, list[RunState]] = defaultdict(list)
     for state in states:
-        master, _, element = state.job.id.partition("_") if state.job else ("", "", "")
+        array, _, element = state.job.id.partition("_") if state.job else ("", "", "")
         if element:
-            arrays[master].append(state)
-    return [_summary(master, runs) for master, runs in arrays.items() if len(runs) > 1]
-
-
-def _summary(master: str, runs: Sequence[RunState]) -> dict[str, Any]:
-    waiting = Counter(state.reason for state in runs if state.state == "pending")
-    starts = [state.slurm.starts for state in runs if state.slurm and state.slurm.starts]
-    return {
-        "array": master,
-        "runs": len(runs),
-        "states": dict(Counter(state.state for state in runs)),
-        "waiting_for": dict(waiting.most_common(3)),
-        "expected_start": min(starts, default=None),
-    }
-
-
-def _line(array: dict[str, Any]) -> str:
-    states = dict(array["states"])
-    parts = [f"{states.pop('completed', 0)} of {array['runs']} done"]
-    pending = states.pop("pending", 0)
-    parts += [f"{number} {state.replace('_', ' ')}" for state, number in states.items()]
-    if pending:
-        why = "; ".join(array["waiting_for"])
-        parts.append(f"{pending} pending" + (f": {why}" if why else ""))
-    if pending and array["expected_start"]:
-        parts.append(f"the next expected {when(array['expected_start'])}")
-    return f"array {array['array']}: {', '.join(parts)}"
+            arrays[array].append(state)
+    found = []
+    for array, runs in arrays.items():
+        waiting = Counter(state.reason for state in runs if state.state == "pending")
+        starts = [state.slurm.starts for state in runs if state.slurm and state.slurm.starts]
+        summary = {
+            "array": array,
+            "runs": len(runs),
+            "states": dict(Counter(state.state for state in runs)),
+            "waiting_for": dict(waiting.most_common(3)),
+            "expected_start": min(starts, default=None),
+        }
+        found += [summary] if len(runs) > 1 else []
+    return found
 
 
 def when(text: str) -> str:
-    """`at 14:05`, or with the day where it is not today."""
+    """`at 14:05`, or with the day if it is not today."""
     moment = query.parse_time(text)
     if moment is None:
         return f"at {text}"
@@ -86,7 +84,14 @@ def plain_progress(state: RunState) -> dict[str, Any]:
         "retired": state.run.retired,
         "resources": state.run.resources.model_dump(mode="json"),
         "job_id": state.job.id if state.job else None,
-        "slurm": _slurm(state),
+        "slurm": {
+            "state": state.slurm.word or None,
+            "reason": state.slurm.reason or None,
+            "expected_start": state.slurm.starts or None,
+            "restarts": state.slurm.restarts,
+        }
+        if state.slurm
+        else None,
         "node": state.node or None,
         "progress": state.progress.model_dump(mode="json") if state.progress else None,
         **run_figures(state),
@@ -102,17 +107,6 @@ FIGURES: Final = (
     "cores_usable",
     "cores_allocated",
 )
-
-
-def _slurm(state: RunState) -> dict[str, Any] | None:
-    if state.slurm is None:
-        return None
-    return {
-        "state": state.slurm.word or None,
-        "reason": state.slurm.reason or None,
-        "expected_start": state.slurm.starts or None,
-        "restarts": state.slurm.restarts,
-    }
 
 
 def run_figures(state: RunState) -> dict[str, float | None]:
@@ -165,31 +159,34 @@ def _cores_in_use(state: RunState, efficiency: float) -> str:
 
 
 def _too_few_cores(state: RunState) -> str:
-    usable, allocated = _cores(state)
-    if usable is None or allocated is None or usable >= allocated:
-        return ""
-    return f"! only {usable:g} of {allocated:g} allocated cores usable"
-
-
-def _cores(state: RunState) -> tuple[float | None, float | None]:
-    """Usable and allocated."""
+    can_use, allocated = None, None
     if has_all_ranks(state.ranks):
-        return usable(state.ranks), sum(rank.cores.allocated for rank in state.ranks)
-    if state.state != "running" or state.progress is None:
-        return None, None
-    return state.progress.cores_usable, state.progress.cores_allocated
+        can_use = usable(state.ranks)
+        allocated = sum(rank.cores.allocated for rank in state.ranks)
+    elif state.state == "running" and state.progress is not None:
+        can_use, allocated = state.progress.cores_usable, state.progress.cores_allocated
+    if can_use is None or allocated is None or can_use >= allocated:
+        return ""
+    return f"! only {can_use:g} of {allocated:g} allocated cores usable"
 
 
-def too_few_cores(states: Sequence[RunState]) -> list[str]:
+def describe_too_few_cores(states: Sequence[RunState]) -> list[str]:
     """A loud line for each shape of run that cannot use what Slurm gave it."""
+    return [
+        f"{warning} in {_named(runs)}: see how srun binds them (docs/your-cluster.md)"
+        for warning, runs in _grouped(states, _too_few_cores).items()
+    ]
+
+
+def _grouped(
+    states: Sequence[RunState], line_of: Callable[[RunState], str]
+) -> dict[str, list[RunState]]:
+    """The runs of each line, without those that have none."""
     runs: dict[str, list[RunState]] = {}
     for state in states:
-        if warning := _too_few_cores(state):
-            runs.setdefault(warning, []).append(state)
-    return [
-        f"{warning} in {_named(few)}: see how srun binds them (docs/your-cluster.md)"
-        for warning, few in runs.items()
-    ]
+        if line := line_of(state):
+            runs.setdefault(line, []).append(state)
+    return runs
 
 
 def _epoch(state: RunState) -> str:
@@ -198,7 +195,11 @@ def _epoch(state: RunState) -> str:
         return "starting"
     if now.phase == "command":
         return ", ".join([*_observed(now), *reports(now)])
-    epochs, steps = _to_do(state.run, now)
+    epochs, steps = now.epochs, now.steps_per_epoch
+    most = state.run.training.max_steps if state.run.training else None
+    if most is not None and steps:  # it may come before the last epoch's end
+        epochs = min(epochs, -(-most // steps))
+        steps = min(steps, most - now.epoch * steps)
     share = now.evaluated
     if now.phase == "training" and steps > 0:
         share = now.step / steps
@@ -211,15 +212,6 @@ def _observed(now: Progress) -> list[str]:
     most = sorted(now.phases.items(), key=lambda item: -item[1])[:2]
     steps = [f"{now.step:,} steps"] if now.step else []
     return [*steps, *(f"{phase} {share:.0%}".replace("%", " %") for phase, share in most)]
-
-
-def _to_do(run: Run, now: Progress) -> tuple[int, int]:
-    """Epochs, and steps of this one, that will be done: `max_steps` may come before."""
-    most = run.training.max_steps if run.training else None
-    if most is None or not now.steps_per_epoch:
-        return now.epochs, now.steps_per_epoch
-    epochs = min(now.epochs, -(-most // now.steps_per_epoch))
-    return epochs, min(now.steps_per_epoch, most - now.epoch * now.steps_per_epoch)
 
 
 def table_progress(states: Sequence[RunState]) -> str:
@@ -244,13 +236,13 @@ def _why_not_sent(state: RunState) -> str:
     return why if first == NOT_SENT else ""
 
 
-def refused(states: Sequence[RunState]) -> list[str]:
+def describe_unsent(states: Sequence[RunState]) -> list[str]:
     """A line for each reason why `submit` left runs out; what failed has its own page."""
-    runs: dict[str, list[RunState]] = {}
-    for state in states:
-        if state.state == "planned" and not state.run.retired and (why := _why_not_sent(state)):
-            runs.setdefault(why, []).append(state)
-    return [f"{_named(left)} not submitted: {why}" for why, left in runs.items()]
+    planned = [state for state in states if state.state == "planned" and not state.run.retired]
+    return [
+        f"{_named(runs)} not submitted: {why}"
+        for why, runs in _grouped(planned, _why_not_sent).items()
+    ]
 
 
 def _named(states: Sequence[RunState]) -> str:
@@ -260,7 +252,7 @@ def _named(states: Sequence[RunState]) -> str:
     return f"{plural(len(states), 'run')} ({', '.join(ids)}{more})"
 
 
-def stale(states: Sequence[RunState]) -> list[str]:
+def describe_stale(states: Sequence[RunState]) -> list[str]:
     """A line for each cause that makes completed runs answer another question than today's."""
     causes = [state.stale for state in states if state.stale]
     return [

@@ -141,26 +141,32 @@ def _states(folder: Path, ask: Ask, shows_all: bool) -> tuple[str, list[RunState
 def _describe_job(
     folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace
 ) -> str:
-    from hpcncf.cli.failures import page
+    from hpcncf.cli.failures import failures_page
     from hpcncf.cli.output import counts, filled
-    from hpcncf.cli.progress import lines, refused, stale, table_progress, too_few_cores
+    from hpcncf.cli.progress import (
+        describe_arrays,
+        describe_stale,
+        describe_too_few_cores,
+        describe_unsent,
+        table_progress,
+    )
     from hpcncf.paths import ResultPaths
 
     problems = [_problem(problem) for state in states for problem in state.problems]
-    failed = page(ResultPaths(folder), states, args.failures)
+    failed = failures_page(ResultPaths(folder), states, args.failures)
     if args.failures:
         return "\n".join([f"{job} ({folder})", *problems, failed or "no run failed"]) + "\n"
     short = len(states) <= SHORT or args.all
     shown = states if short else [state for state in states if state.state == "running"][:SHORT]
     parts = [
         f"{job} ({folder})",
-        *map(filled, lines(states)),
+        *map(filled, describe_arrays(states)),
         table_progress(shown) if shown else "",
         *problems,
         failed,
-        *map(filled, refused(states)),
-        *map(filled, too_few_cores(states)),
-        *map(filled, stale(states)),
+        *map(filled, describe_unsent(states)),
+        *map(filled, describe_too_few_cores(states)),
+        *map(filled, describe_stale(states)),
         filled(counts(states) + ("" if short else "; every run: --all")),
     ]
     return "\n".join(part for part in parts if part) + "\n"

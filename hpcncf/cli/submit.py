@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcncf.cli.plan import job_arguments, warn
+from hpcncf.cli.output import warn
+from hpcncf.cli.plan import job_arguments, warn_of_job
 from hpcncf.errors import plural
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
     job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
-    warn(job)
+    warn_of_job(job)
     cluster = choose_cluster(args.cluster)
     limits = Limits.unknown() if args.no_preflight else limits_of(job, cluster)
     check(plan.active(), cluster, limits)
@@ -185,15 +186,10 @@ def report_submission(
     from hpcncf.launch import submit as launch
     from hpcncf.worker.task import write_report
 
-    refused = {each.run.id: each.reason for each in launched.left_out("refused")}
-    for line in launch.describe_refusals(refused):
-        print(f"hpcncf: left out: {line}", file=sys.stderr)
-    for line in launched.notes:
-        print(f"hpcncf: {line}", file=sys.stderr)
+    warn_of_launch(launched)
     if not args.json:
         print(_sentences(paths, launched, cluster))
-    for line in describe_unsent(launched, command):
-        print(f"hpcncf: {line}", file=sys.stderr)
+    warn(*describe_unsent(launched, command))
     # Also wait for runs that were queued or running before.
     waited_for = [run.id for run in launched.runs]
     active = [each for each in launched.left_out("active") if each.reason != "completed"]
@@ -208,10 +204,17 @@ def report_submission(
     incomplete = 3 * (len(launched.left_out("active")) < len(launched.not_submitted))
     if waited:
         code = wait(paths, waited_for, quiet=args.json)
-        incomplete = (3 if refused else code) or incomplete
+        incomplete = code or incomplete
     if args.json:
         print(json.dumps(_plain(paths, launched, cluster, waited, command), indent=2))
     return incomplete
+
+
+def warn_of_launch(launched: Launched) -> None:
+    from hpcncf.launch.submit import describe_refusals
+
+    refused = {each.run.id: each.reason for each in launched.left_out("refused")}
+    warn(*(f"left out: {line}" for line in describe_refusals(refused)), *launched.notes)
 
 
 def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:

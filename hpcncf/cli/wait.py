@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
-from hpcncf.cli.output import ID, counts, format_path, usual_values, varies, width
+from hpcncf.cli.output import ID, counts, format_path, usual_values, varies, warn, width
 from hpcncf.cli.progress import sentence, table_progress
-from hpcncf.job.plan import Plan
+from hpcncf.errors import plural
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
 from hpcncf.slurm.query import RateLimitedStates
@@ -35,100 +34,71 @@ def wait(
 
     The wait ends, too, if the state of all of them has been unknown for `patience_s`.
     """
-    watch = Watch(paths, run_ids, quiet, patience_s)
     try:
-        states = watch.to_the_end()
+        states = _watch(paths, run_ids, quiet, patience_s)
     except KeyboardInterrupt:
         there = format_path(paths.folder)
         print(f"\nthe runs continue; to cancel them: hpcncf cancel --all {there}", file=sys.stderr)
         raise
-    if not quiet:
-        _outcome(states)
-    return 0 if all(state.state == "completed" for state in states) else 3
+    incomplete = [state for state in states if state.state != "completed"]
+    if not quiet and incomplete:
+        print(table_progress(incomplete))
+    if not quiet and states:
+        print(counts(states))
+    return 3 if incomplete else 0
 
 
-@dataclass
-class Watch:
-    """Only what is under way is read again: a local run is being measured meanwhile."""
-
-    paths: ResultPaths
-    run_ids: Sequence[str]
-    quiet: bool
-    patience_s: float
-    ask: RateLimitedStates = field(default_factory=RateLimitedStates)
-    found: dict[str, RunState] = field(default_factory=dict)
-    printed: dict[str, str] = field(default_factory=dict)
-    """Run -> the state that was printed last."""
-    known_at: float = field(default_factory=time.monotonic)
-    plan: Plan | None = None
-    plan_of: tuple[int, int] = (0, 0)
-    """The plan's file when it was read: an unchanged one is not read again."""
-
-    def to_the_end(self) -> list[RunState]:
-        terminal = sys.stdout.isatty() and not self.quiet
-        open_ids = set(self.run_ids)
-        while open_ids and not self._gave_up(open_ids):
-            began = time.monotonic()
-            now = self._look(open_ids)
-            took_s = time.monotonic() - began
-            open_ids = {state.run.id for state in now if state.state in UNDER_WAY}
-            if terminal:
-                _moving_line(self._states())
-            elif not self.quiet:
-                _changes(self._states(), self.printed)
-            if open_ids:
-                time.sleep(min(max(POLL_S, SHARE * took_s), self.patience_s))
+def _watch(
+    paths: ResultPaths, run_ids: Sequence[str], quiet: bool, patience_s: float
+) -> list[RunState]:
+    """Only runs under way are read again: a local run is being measured meanwhile."""
+    plan, ask = read_plan(paths), RateLimitedStates()
+    terminal = sys.stdout.isatty() and not quiet
+    found: dict[str, RunState] = {}
+    printed: dict[str, str] = {}
+    open_ids, known_at = set(run_ids), time.monotonic()
+    while open_ids:
+        began = time.monotonic()
+        asked = [run for run in plan.runs if run.id in open_ids]
+        now = status.states(paths, plan.model_copy(update={"runs": asked}), ask)
+        took_s = time.monotonic() - began
+        found |= {state.run.id: state for state in now}
+        open_ids = {state.run.id for state in now if state.state in UNDER_WAY}
+        states = [found[run_id] for run_id in run_ids if run_id in found]
         if terminal:
-            print("\r\033[K", end="")
-        return self._states()
-
-    def _look(self, run_ids: set[str]) -> list[RunState]:
-        plan = self._plan()
-        asked = [run for run in plan.runs if run.id in run_ids]
-        now = status.states(self.paths, plan.model_copy(update={"runs": asked}), self.ask)
-        self.found |= {state.run.id: state for state in now}
+            _print_bar(states)
+        elif not quiet:
+            _print_changes(states, printed)
         if any(state.state != "unknown" for state in now):
-            self.known_at = time.monotonic()
-        return now
-
-    def _plan(self) -> Plan:
-        there = self.paths.plan.stat() if self.paths.plan.exists() else None
-        now = (there.st_mtime_ns, there.st_ino) if there else (0, 0)
-        if self.plan is None or now != self.plan_of:
-            self.plan, self.plan_of = read_plan(self.paths), now
-        return self.plan
-
-    def _gave_up(self, open_ids: set[str]) -> bool:
-        silent_s = time.monotonic() - self.known_at
-        if silent_s < self.patience_s or not self.found:
-            return False
-        first = self.found[min(open_ids)]
-        print(
-            f"hpcncf: no longer waiting: the state of {len(open_ids)} "
-            f"run{'s' * (len(open_ids) != 1)} has been unknown for {silent_s:.0f} s "
-            f"({first.reason})",
-            file=sys.stderr,
-        )
-        return True
-
-    def _states(self) -> list[RunState]:
-        return [self.found[run_id] for run_id in self.run_ids if run_id in self.found]
+            known_at = time.monotonic()
+        silent_s = time.monotonic() - known_at
+        if open_ids and silent_s >= patience_s:
+            warn(
+                f"no longer waiting: the state of {plural(len(open_ids), 'run')} has been unknown "
+                f"for {silent_s:.0f} s ({found[min(open_ids)].reason})"
+            )
+            break
+        if open_ids:
+            time.sleep(min(max(POLL_S, SHARE * took_s), patience_s))
+    if terminal:
+        print("\r\033[K", end="")
+    return [found[run_id] for run_id in run_ids if run_id in found]
 
 
-def _moving_line(states: Sequence[RunState]) -> None:
-    done = sum(state.state not in UNDER_WAY for state in states)
+def _print_bar(states: Sequence[RunState]) -> None:
+    under_way = [state for state in states if state.state in UNDER_WAY]
+    done = len(states) - len(under_way)
     bar = "#" * (20 * done // len(states)) if states else ""
     line = f"[{bar:20}] {done}/{len(states)}"
-    shown = [state for state in states if state.state == "running"] or [
-        state for state in states if state.state in UNDER_WAY
-    ]
+    shown = [state for state in under_way if state.state == "running"] or under_way
     for state in shown[:1]:
         usual = usual_values([each.run for each in states])
         line += f"  {varies(state.run, usual)}: {sentence(state)}"
     print(f"\r\033[K{line[: width() - 1]}", end="", flush=True)
 
 
-def _changes(states: Sequence[RunState], printed: dict[str, str]) -> None:
+def _print_changes(states: Sequence[RunState], printed: dict[str, str]) -> None:
+    """`printed`: run -> the state that was printed last."""
     done = sum(state.state not in UNDER_WAY for state in states)
     usual = usual_values([state.run for state in states])
     for state in states:
@@ -137,15 +107,7 @@ def _changes(states: Sequence[RunState], printed: dict[str, str]) -> None:
         if quiet or printed.get(state.run.id) == state.state:
             continue
         printed[state.run.id] = state.state
-        what = f"{state.run.id[:ID]} {varies(state.run, usual)}".rstrip()
+        label = f"{state.run.id[:ID]} {varies(state.run, usual)}".rstrip()
         details = "" if state.state == "running" else sentence(state)
-        line = f"[{done}/{len(states)}] {what}: {state.state}{', ' * bool(details)}{details}"
+        line = f"[{done}/{len(states)}] {label}: {state.state}{', ' * bool(details)}{details}"
         print(line, flush=True)
-
-
-def _outcome(states: Sequence[RunState]) -> None:
-    short = [state for state in states if state.state != "completed"]
-    if short:
-        print(table_progress(short))
-    if states:
-        print(counts(states))

@@ -1,13 +1,13 @@
 """The trials of a job file's grid: successive halving within classes of equal quality.
 
 First every point a few steps; then, among points that train the same model, the promising ones
-longer; the best of each such class once whole, for its quality; and repeats where two are near.
+longer; the best of each such class once whole, for its quality; and repeats if two are near.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -36,9 +36,7 @@ from hpcncf.tune.search import (
     build_run,
     compared,
     open_ones,
-    repeats,
     startup_s,
-    step_s,
 )
 from hpcncf.tune.tuning import Row, Tuning
 from hpcncf_analysis.configurations import Configuration, group_configurations
@@ -56,9 +54,6 @@ SHORTEST_S: Final = 2.0
 LONG_ENOUGH: Final = 0.8
 # What a first glance saw so many times slower than the best is not looked at again.
 FAR: Final = 3.0
-# Nearer than that, two points with a run each are not distinguished.
-# A cut run of so much of the whole may as well be whole, and be evaluated.
-AS_WHOLE: Final = 0.8
 
 
 def finalists(
@@ -84,25 +79,6 @@ def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
     return kept if objective != "knee" or cheapest in kept else [*kept, cheapest]
 
 
-def longer(one: Figure, seconds: float, trials: Sequence[Trial]) -> Ask:
-    """A run that trains so many seconds, or whole where that is not much more."""
-    steps = ceil(seconds / step_s(one, trials))
-    return cut(one.point.index, steps, one.point.whole_steps, trials)
-
-
-def cut(point: int, steps: int, whole_steps: int, trials: Sequence[Trial]) -> Ask:
-    length = None if steps >= AS_WHOLE * whole_steps else steps
-    return Ask(point, length, repeats(point, length, trials))
-
-
-def once_more(one: Figure, trials: Sequence[Trial]) -> Ask:
-    """A repeat of its longest run."""
-    own = [trial for trial in trials if trial.ask.point == one.point.index]
-    longest = max(own, key=lambda trial: trial.training_s)
-    point, steps = longest.ask.point, longest.ask.steps
-    return Ask(point, steps, repeats(point, steps, trials))
-
-
 # These change how fast a model is trained, not which one.
 SPEED_ONLY: Final = {
     *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse"),
@@ -124,7 +100,7 @@ def build_grid(
 ) -> Grid:
     """`rows`: data path -> training positives; `datasets`: data path -> format.
 
-    Raises UsageError where there is nothing to choose from, or where runs cannot be made shorter.
+    Raises UsageError if there is nothing to choose from, or if runs cannot be made shorter.
     """
     if job.workload != "ncf":
         raise UsageError(
@@ -156,12 +132,12 @@ def _point(index: int, settings: Mapping[str, Any], run: Run, rows: Mapping[str,
         gpus=run.resources.nodes * run.resources.gpus_per_node / run.resources.runs_per_gpu,
         batch=batch,
         whole_steps=min(whole, run.training.max_steps or whole),
-        quality=quality(run, batch),
+        quality=_quality(run, batch),
         values=frozenset(values),
     )
 
 
-def quality(run: Run, batch: int) -> str:
+def _quality(run: Run, batch: int) -> str:
     """Equal for runs that train the same model on the same instances in the same order."""
     assert run.training is not None
     assert run.model is not None
@@ -177,24 +153,10 @@ def quality(run: Run, batch: int) -> str:
 # A first glance: so many positives, but not fewer steps than that, a tenth of which is warm-up.
 GLANCE: Final = 20_000
 FEWEST_STEPS: Final = 10
-# All points at once only where they fit though each cost so many times the dearest seen so far.
+# All points at once only if they fit though each cost so many times the dearest seen so far.
 SAFETY: Final = 3
 # Of the budget, kept from first glances: some points unseen are better than none that ran whole.
 RESERVED: Final = 0.3
-
-
-def enough(known: Known) -> float | None:
-    """Core-hours of a budget that has room for a look at every point and for the best of each class
-    whole, by what was measured; None where nothing was. Races and repeats may take more."""
-    seen = {trial.ask.point for trial in known.trials}
-    looks = known.price([_glance(point) for point in known.points if point.index not in seen])
-    left, _ = _finalists(known)
-    leaders = [members[0] for members in known.classes(left) if not members[0].whole]
-    whole = known.price([_ask_whole(one, known.trials) for one in leaders])
-    if looks is None or whole is None:
-        return None
-    spent = known.rules.core_hours - known.left_h
-    return max((spent + looks) / (1 - RESERVED), spent + looks + whole)
 
 
 def select_runs(known: Known) -> Step:
@@ -202,25 +164,29 @@ def select_runs(known: Known) -> Step:
 
 
 def _glances(known: Known) -> Step | None:
-    seen = {trial.ask.point for trial in known.trials}
-    asks = [_glance(point) for point in _spread(known.points, seen)]
+    asks = [_glance(known, point) for point in _spread(known)]
     if not asks:
         return None
     price = known.price(asks)
     if price is None:  # nothing has run yet: one, to see what a run costs
         return Step("send", "a first run, to see what one costs", tuple(asks[:1]))
     if SAFETY * price > known.left_h:
-        asks = asks[: len(seen)]
-    asks = list(known.fitting(asks, known.rules.core_hours * RESERVED))
-    return Step("send", "every point a few steps", tuple(asks)) if asks else None
+        asks = asks[: len(known.seen)]
+    fit = known.fitting(asks, known.rules.core_hours * RESERVED)
+    return Step("send", "every point a few steps", fit) if fit else None
 
 
-def _spread(points: Sequence[Point], seen: Collection[int]) -> list[Point]:
-    """Those not seen yet, each as unlike those before it as can be, the cheaper of two first: a
+def _glance(known: Known, point: Point) -> Ask:
+    return known.ask(point, max(FEWEST_STEPS, ceil(GLANCE / point.batch)))
+
+
+def _spread(known: Known) -> list[Point]:
+    """Points not seen yet, each as unlike those before it as can be, the cheaper of two first: a
     budget that has no room for all has seen some of every setting."""
-    unseen = {one.index: len(one.values) for one in points if one.index not in seen}
-    by_index = {one.index: one for one in points}
-    found, last = [], [one for one in points if one.index in seen]
+    by_index = {one.index: one for one in known.points}
+    last = [one for one in known.points if one.index in known.seen]
+    unseen = {one.index: len(one.values) for one in known.points if one not in last}
+    found = []
     while unseen:
         for index in unseen:
             apart = [len(by_index[index].values - one.values) for one in last]
@@ -232,17 +198,12 @@ def _spread(points: Sequence[Point], seen: Collection[int]) -> list[Point]:
     return found
 
 
-def _glance(point: Point) -> Ask:
-    steps = max(FEWEST_STEPS, ceil(GLANCE / point.batch))
-    return cut(point.index, steps, point.whole_steps, [])
-
-
 def _finalists(known: Known) -> tuple[list[Figure], list[tuple[Figure, float]]]:
     """Of all classes whose quality holds, best first; and who must train longer."""
     glances = [trial for trial in known.trials if trial.ask.repeat == 0]
     first_s = max(SHORTEST_S, startup_s(glances[: len(known.points)]))
     left, short = list[Figure](), list[tuple[Figure, float]]()
-    sound = [one for one in known.of.values() if one.point.quality not in known.rules.unsound]
+    sound = [one for one in known.figures.values() if one.point.quality not in known.rules.unsound]
     for members in known.classes(sound):
         kept, more = finalists(members, known.rules.objective, first_s)
         left, short = left + kept, short + more
@@ -253,36 +214,40 @@ def _races(known: Known) -> Step | None:
     left, short = _finalists(known)
     if not left:
         return None
-    reserve = known.price([_ask_whole(left[0], known.trials)]) or 0.0
+    reserve = known.price([known.ask(left[0].point)]) or 0.0
     by_place = {one.point.index: place for place, one in enumerate(left)}
     short.sort(key=lambda each: by_place[each[0].point.index])
-    asks = known.fitting([longer(one, seconds, known.trials) for one, seconds in short], reserve)
+    longer = [
+        known.ask(one.point, ceil(seconds / known.step_s(one.point))) for one, seconds in short
+    ]
+    asks = known.fitting(longer, reserve)
     if asks:
         return Step("send", "the promising ones longer", asks)
     # Of a class whose best ran whole, none.
     races = [each for each in known.classes(left) if not each[0].whole]
-    near = [one for each in races for one in open_ones(each, known.rules.objective)]
-    asks = known.fitting([once_more(one, known.trials) for one in near], reserve)
+    near = [one.point for each in races for one in open_ones(each, known.rules.objective)]
+    again = [known.ask(point, known.longest(point).ask.steps) for point in near]
+    asks = known.fitting(again, reserve)
     return Step("send", "repeats, for two or more are near each other", asks) if asks else None
 
 
 def _verify(known: Known) -> Step | None:
-    """The best of each class as the job file has it; of all, where none is evaluated. Then repeats
+    """The best of each class as the job file has it; of all, if none is evaluated. Then repeats
     of whatever ran whole and is near the best."""
     left, _ = _finalists(known)
-    leaders = [members[0] for members in known.classes(left)]
-    missing = [one for one in leaders if not one.whole]
-    asks = known.fitting([_ask_whole(one, known.trials) for one in missing])
+    missing = _unevaluated(known, left)
+    asks = known.fitting([known.ask(one.point) for one in missing])
     if asks:
         return Step("send", "the best as the job file has them, with their quality", asks)
     whole = [one for one in left if one.whole]
     near = [] if missing or not whole else open_ones(whole, known.rules.objective)
-    asks = known.fitting([_ask_whole(one, known.trials) for one in near])
+    asks = known.fitting([known.ask(one.point) for one in near])
     return Step("send", "repeats, for the best are near each other", asks) if asks else None
 
 
-def _ask_whole(one: Figure, trials: Sequence[Trial]) -> Ask:
-    return Ask(one.point.index, None, repeats(one.point.index, None, trials))
+def _unevaluated(known: Known, left: Sequence[Figure]) -> list[Figure]:
+    """The best of each class, unless it ran whole."""
+    return [members[0] for members in known.classes(left) if not members[0].whole]
 
 
 def _done(known: Known) -> Step:
@@ -291,8 +256,14 @@ def _done(known: Known) -> Step:
         return Step("done", "no point is left: those that ran at all failed")
     best = left[0]
     if best.whole:
-        return Step("done", _unjudged(known, left), chosen=best.point.index, verified=True)
-    needed = known.price([_ask_whole(best, known.trials)]) or 0.0
+        why = ""
+        if missing := _unevaluated(known, left):
+            why = (
+                "the budget has no room to evaluate another model, as of "
+                f"{missing[0].point.label}: it may be better"
+            )
+        return Step("done", why, chosen=best.point.index, verified=True)
+    needed = known.price([known.ask(best.point)]) or 0.0
     why = (
         f"the budget has no room for the whole run of {best.point.label}: about {needed:.2g} "
         f"core-hours, {max(known.left_h, 0.0):.2g} are left"
@@ -301,13 +272,17 @@ def _done(known: Known) -> Step:
     return Step("done", why, chosen=chosen.point.index, verified=chosen.whole)
 
 
-def _unjudged(known: Known, left: Sequence[Figure]) -> str:
-    """Nothing where the best of each class was evaluated."""
-    leaders = [members[0] for members in known.classes(left)]
-    missing = [one.point.label for one in leaders if not one.whole]
-    if not missing:
-        return ""
-    return f"the budget has no room to evaluate another model, as of {missing[0]}: it may be better"
+def enough(known: Known) -> float | None:
+    """Core-hours of a budget that has room for a look at every point and for the best of each class
+    whole, by what was measured; None if nothing was. Races and repeats may take more."""
+    looks = known.price(
+        [_glance(known, one) for one in known.points if one.index not in known.seen]
+    )
+    left, _ = _finalists(known)
+    whole = known.price([known.ask(one.point) for one in _unevaluated(known, left)])
+    if looks is None or whole is None:
+        return None
+    return max((known.spent_h + looks) / (1 - RESERVED), known.spent_h + looks + whole)
 
 
 # Of the results folder, behind the job's own name.
@@ -320,9 +295,10 @@ def job_of(path: Path, settings: list[str]) -> JobSpec:
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 
-def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: float = 0.0) -> Grid:
-    """Without the points that cannot run here. `gpu_hour`: core-hours that an hour of a GPU counts
-    for. Raises UsageError where none can, where data is not prepared, and where GPUs have no price.
+def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None) -> Grid:
+    """Without the points that cannot run here.
+
+    Raises UsageError if none can, if data is not prepared, and if only some points have GPUs.
     """
     job = with_engine_fallback(job, missing_native_engine(job))
     keys = read_data_keys(job)
@@ -337,7 +313,20 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: flo
     runs = {point.index: found.run(Ask(point.index, None, 0)) for point in found.points}
     refused = find_refusals(list(runs.values()), cluster, limits, some=True)
     reasons = {index: refused[run.id] for index, run in runs.items() if run.id in refused}
-    return found.without(reasons).priced(gpu_hour)
+    return with_one_price(found.without(reasons))
+
+
+def with_one_price(grid: Grid) -> Grid:
+    """Raises UsageError if some points have GPUs and others none."""
+    with_gpus = [point.label for point in grid.points if point.gpus]
+    without = [point.label for point in grid.points if not point.gpus]
+    if with_gpus and without:
+        raise UsageError(
+            f"grid: {with_gpus[0]} has GPUs and {without[0]} has none, and an hour of a GPU has no "
+            "price in core-hours: tune the two apart, with -s, or run both with `hpcncf submit` "
+            "and the site file's `prices`"
+        )
+    return grid
 
 
 def select_whole_runs(
@@ -351,13 +340,6 @@ def select_whole_runs(
     }
     found = group_configurations(rows[run_id] for run_id in ids)
     return [(ids[one.rows[0]["run_id"]], one) for one in found]
-
-
-def unsound_trials(grid: Grid, whole: Sequence[tuple[int, Configuration]]) -> frozenset[str]:
-    """The classes of which some whole run's quality is worse than chance explains."""
-    classes = {point.index: str(point.quality) for point in grid.points}
-    worse = worse_models([one for _, one in whole])
-    return frozenset(classes[point] for point, one in whole if one.key in worse)
 
 
 @dataclass(frozen=True)
@@ -379,7 +361,11 @@ class JobFile(Tuning):
         )
 
     def judged(self, trials: list[Trial], rows: Mapping[str, Row]) -> tuple[list[Trial], Rules]:
-        unsound = unsound_trials(self.grid, select_whole_runs(self.grid, trials, rows))
+        """A class is out if the quality of one of its whole runs is worse than chance explains."""
+        classes = {point.index: point.quality for point in self.grid.points}
+        whole = select_whole_runs(self.grid, trials, rows)
+        worse = worse_models([one for _, one in whole])
+        unsound = {classes[at] for at, one in whole if one.key in worse}
         evaluates = self.grid.job.training.evaluation != "none"
         return trials, Rules(self.objective, self.core_hours, evaluates, frozenset(unsound))
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,14 +37,12 @@ from hpcncf.tune.search import (
 from hpcncf.tune.tuning import Row, Tuning
 from hpcncf_analysis.diagnosis.diagnose import diagnose_attempt
 from hpcncf_analysis.diagnosis.evidence import Finding
-from hpcncf_analysis.diagnosis.format import headline
 
 # Losses of the first steps agree within this, relative to them or to 1: sums in another order
 # round differently, and some steps of an optimizer spread that.
 ROUNDING: Final = 1e-4
 # A remedy is worth its line if it makes a step at least this much faster.
 WORTH: Final = 1.05
-MEMORY_SPARE: Final = 1.3
 UNCHANGED: Final = Remedies()
 
 SUGGESTED: Final[dict[str, tuple[str, ...]]] = {
@@ -78,16 +77,19 @@ class Setup:
         return {"resources.cpus_per_task": self.cores, **found}
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Setup:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Setup:
         values = {key.partition(".")[2]: value for key, value in settings.items()}
         cores = values.pop("cpus_per_task")
         return cls(cores, Remedies.model_validate(values))
 
+    def point(self, index: int) -> Point:
+        changes = frozenset(filter(None, str(self.remedies).split(",")))
+        return Point(index, self.label, self.cores, values=changes)
+
 
 @dataclass(frozen=True)
 class ShortTrial(Trial):
-    """`epoch_s` is of a step. A trial has no length that could be asked for: all of it counts as
-    start-up."""
+    """It has no length that could be asked for: all of it counts as start-up."""
 
     losses: tuple[float | None, ...] = ()
     memory_mib: float = 0.0
@@ -110,11 +112,11 @@ class Programs(Tuning):
     @property
     def setups(self) -> list[Setup]:
         """Of each point."""
-        return [Setup.of(settings) for settings in self.grid.settings]
+        return [Setup.from_settings(settings) for settings in self.grid.settings]
 
     def extended(self, more: Sequence[dict[str, Any]]) -> Programs:
         settings = (*self.grid.settings, *more)
-        points = tuple(_point(at, Setup.of(each)) for at, each in enumerate(settings))
+        points = tuple(Setup.from_settings(each).point(at) for at, each in enumerate(settings))
         return replace(self, grid=replace(self.grid, settings=settings, points=points))
 
     def measured(self, trial: Trial, row: Row) -> Trial:
@@ -156,11 +158,6 @@ class Programs(Tuning):
         return [each for each in parsed if (each.workers or 0) <= 2 * setup.cores]
 
 
-def _point(at: int, setup: Setup) -> Point:
-    changes = frozenset(filter(None, str(setup.remedies).split(",")))
-    return Point(at, setup.label, setup.cores, 0.0, 1, 1, None, changes)
-
-
 def build_tuning(
     command: Sequence[str],
     folder: Path | None,
@@ -171,7 +168,6 @@ def build_tuning(
     site: str | None,
     mem_gb: float,
 ) -> Programs:
-    """Raises UsageError."""
     script = next((Path(word).stem for word in command if word.endswith(".py")), "program")
     name = "".join(each if each.isalnum() else "-" for each in script).strip("-") or "program"
     job = JobSpec(
@@ -278,36 +274,41 @@ class Tried:
     tuning: Programs
     known: Known
 
-    def figure(self, setup: Setup) -> Figure | None:
-        setups = self.tuning.setups
-        return self.known.of.get(setups.index(setup)) if setup in setups else None
+    @property
+    def base(self) -> Setup:
+        """The program as it is, with all cores."""
+        return Setup(self.tuning.cores)
 
-    def of(self, setup: Setup) -> list[ShortTrial]:
-        """Its completed trials."""
-        found = [self.tuning.setups[each.ask.point] == setup for each in self.known.trials]
-        pairs = zip(self.known.trials, found, strict=True)
-        return [each for each, own in pairs if own and isinstance(each, ShortTrial)]
+    @cached_property
+    def figures(self) -> dict[Setup, Figure]:
+        setups = self.tuning.setups
+        return {setups[at]: figure for at, figure in self.known.figures.items()}
+
+    def trials(self, setup: Setup) -> list[ShortTrial]:
+        """Those of the setup that were measured."""
+        setups = self.tuning.setups
+        own = [each for each in self.known.trials if setups[each.ask.point] == setup]
+        return [each for each in own if isinstance(each, ShortTrial)]
 
     def step_s(self, setup: Setup) -> float:
-        figure = self.figure(setup)
-        return figure.epoch_s if figure else math.inf
+        return self.figures[setup].epoch_s if setup in self.figures else math.inf
 
 
 def select_trials(tuning: Programs, known: Known) -> Step:
-    tried, base = Tried(tuning, known), Setup(tuning.cores)
-    ranked = best_first(known.of.values(), tuning.objective)
-    for why, setups in _stages(tried, base):
+    tried = Tried(tuning, known)
+    ranked = best_first(known.figures.values(), tuning.objective)
+    for why, setups in _stages(tried):
         new = [setup for setup in dict.fromkeys(setups) if setup not in tuning.setups]
         if new:
             return _send(tuning, known, why, new, []) or _no_room(known, ranked, new)
-        if tried.figure(base) is None:
+        if tried.base not in tried.figures:
             break
     if not ranked:
         failed = next(each for each in known.trials if each.reason)
         run = tuning.grid.run(failed.ask).id
         return Step("done", f"{failed.reason}; its output: hpcncf logs {run}")
     repeats = open_ones(ranked[:REPEATS], tuning.objective)
-    unchanged = tried.figure(base)
+    unchanged = tried.figures.get(tried.base)
     if unchanged is not None and unchanged.runs < 2 and unchanged not in repeats:
         repeats.append(unchanged)
     if repeats:
@@ -340,9 +341,8 @@ def _send(
 ) -> Step | None:
     """As many as the budget has room for; None: it has for none."""
     first = len(tuning.setups)
-    points = [_point(first + at, setup) for at, setup in enumerate(new)]
-    asks = [Ask(point.index, None, 0) for point in points]
-    asks += [Ask(one.point.index, None, one.runs) for one in again]
+    points = [setup.point(first + at) for at, setup in enumerate(new)]
+    asks = [known.ask(point) for point in [*points, *(one.point for one in again)]]
     fit = replace(known, points=[*known.points, *points]).fitting(asks)
     if not fit:
         return None
@@ -363,11 +363,12 @@ def _no_room(known: Known, ranked: Sequence[Figure], wanted: Sequence[Setup]) ->
     return Step("done", why, chosen=_simplest(known, ranked) if ranked else None, verified=True)
 
 
-def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
+def _stages(tried: Tried) -> Iterator[tuple[str, list[Setup]]]:
+    base = tried.base
     yield "the program as it is", [base]
     singles = [Setup(base.cores, each) for each in tried.tuning.suggested(base)]
     yield "each remedy by itself", singles
-    best = _combined(tried, base, singles)
+    best = _combined(tried, singles)
     together = Setup(base.cores, best)
     yield "what helped, together", [together]
     more = [Setup(base.cores, _joined(best, each)) for each in tried.tuning.suggested(together)]
@@ -375,7 +376,7 @@ def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
     best = min(
         [together, *more], key=lambda one: tried.step_s(one) / (WORTH if one == together else 1)
     ).remedies
-    fewer = [Setup(base.cores, each) for each in _without_one(tried, base, best)]
+    fewer = [Setup(base.cores, each) for each in _without_one(tried, best)]
     yield "without one of them", fewer
     limit = WORTH * tried.step_s(Setup(base.cores, best))
     best = min(
@@ -387,19 +388,33 @@ def _stages(tried: Tried, base: Setup) -> Iterator[tuple[str, list[Setup]]]:
     chosen = [best]
     if base.cores > 1:
         alternatives = [Setup(base.cores, best), *singles, base]
-        fastest = min(
-            (one for one in alternatives if tried.figure(one)), key=lambda one: tried.step_s(one)
-        )
+        fastest = min((one for one in alternatives if one in tried.figures), key=tried.step_s)
         chosen = list(dict.fromkeys([*chosen, fastest.remedies]))
     yield "fewer cores", [_fitting(cores, each) for cores in ladder if cores for each in chosen]
 
 
-def _without_one(tried: Tried, base: Setup, best: Remedies) -> list[Remedies]:
+def _combined(tried: Tried, singles: Iterable[Setup]) -> Remedies:
+    """All that made a step faster by itself; of several for one setting, the fastest."""
+    before = tried.step_s(tried.base)
+    helped = [one for one in singles if tried.step_s(one) * WORTH < before]
+    found = UNCHANGED
+    for one in sorted(helped, key=lambda one: -tried.step_s(one)):
+        found = _joined(found, one.remedies)
+    return found
+
+
+def _joined(one: Remedies, other: Remedies) -> Remedies:
+    values = one.model_dump(exclude_defaults=True) | other.model_dump(exclude_defaults=True)
+    values["persistent_workers"] = bool(values.get("workers"))
+    return Remedies.model_validate(values)
+
+
+def _without_one(tried: Tried, best: Remedies) -> list[Remedies]:
     """Of each but the one that helps most by itself: another may have left it nothing to do."""
     values = best.model_dump(exclude_defaults=True)
     values.pop("persistent_workers", None)  # comes and goes with the workers
     alone = {
-        name: tried.step_s(Setup(base.cores, Remedies.model_validate({name: value})))
+        name: tried.step_s(Setup(tried.base.cores, Remedies.model_validate({name: value})))
         for name, value in values.items()
     }
     found = []
@@ -414,83 +429,3 @@ def _fitting(cores: int, remedies: Remedies) -> Setup:
     if threads is not None and threads >= cores:
         remedies = remedies.model_copy(update={"threads": None})
     return Setup(cores, remedies)
-
-
-def _combined(tried: Tried, base: Setup, singles: Iterable[Setup]) -> Remedies:
-    """All that made a step faster by itself; of several for one setting, the fastest."""
-    before = tried.step_s(base)
-    helped = [one for one in singles if tried.step_s(one) * WORTH < before]
-    found = UNCHANGED
-    for one in sorted(helped, key=lambda one: -tried.step_s(one)):
-        found = _joined(found, one.remedies)
-    return found
-
-
-def _joined(one: Remedies, other: Remedies) -> Remedies:
-    values = one.model_dump(exclude_defaults=True) | other.model_dump(exclude_defaults=True)
-    values["persistent_workers"] = bool(values.get("workers"))
-    return Remedies.model_validate(values)
-
-
-@dataclass(frozen=True)
-class Advice:
-    setup: Setup
-    figure: Figure
-    speedup: float | None
-    """Over the unchanged program with all the cores."""
-    mem_gb: int
-    used: float | None
-    changes: tuple[str, ...]
-    """Lines of the program to change for good."""
-    left: tuple[str, ...]
-    """What still costs its time, and where."""
-    left_open: tuple[str, ...]
-    """Setups of which it is not known whether they are slower."""
-    disturbed: bool
-    """Whether neighbours used its cores, or those of the unchanged program."""
-
-
-def advise(tried: Tried, chosen: int) -> Advice:
-    figure, setup = tried.known.of[chosen], tried.tuning.setups[chosen]
-    base, own = tried.figure(Setup(tried.tuning.cores)), tried.of(setup)
-    memory = max(each.memory_mib for each in own) * MEMORY_SPARE / 1024
-    findings = tried.tuning.findings(setup)
-    both = (*own, *tried.of(Setup(tried.tuning.cores)))
-    return Advice(
-        setup,
-        figure,
-        base.epoch_s / figure.epoch_s if base else None,
-        max(1, math.ceil(memory)),
-        next((each.used for each in own if each.used is not None), None),
-        tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),
-        tuple(
-            ": ".join([headline(one), *(each.name for each in one.places[:1]), one.remedy])
-            for one in findings
-            if one.cause != "neighbour_load"
-        ),
-        tuple(
-            one.point.label
-            for one in tried.known.of.values()
-            if one is not figure and is_open(figure, one, tried.known.rules.objective)
-        ),
-        any(each.disturbed for each in both),
-    )
-
-
-FOR_GOOD: Final[dict[str, str]] = {
-    "threads": "torch.set_num_threads({value}) at its begin",
-    "workers": "DataLoader(..., num_workers={value})",
-    "persistent_workers": "DataLoader(..., persistent_workers=True)",
-    "prefetch_factor": "DataLoader(..., prefetch_factor={value})",
-    "pin_memory": "DataLoader(..., pin_memory=True)",
-    "fused": "fused=True",
-    "foreach": "foreach=True",
-    "rowwise": "hpcncf.remedies.rowwise(model, optimizer) behind it",
-    "omp": "export OMP_WAIT_POLICY={value} in the batch script",
-}
-
-
-def _line(remedy: str, to: str) -> str:
-    name, _, value = remedy.partition("=")
-    line = FOR_GOOD[name].format(value=value)
-    return line if name in ("threads", "omp") else f"{to}: {line}"

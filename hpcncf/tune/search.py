@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from statistics import median
 from typing import Any, Final, Literal
 
-from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run, expand_job
 from hpcncf.job.spec import JobSpec
+from hpcncf.records.schema import Integer
 from hpcncf_analysis.advice.judge import within_price_limit
 
 Objective = Literal["knee", "fastest", "cheapest"]
@@ -30,50 +31,41 @@ class Point:
     """Its place in the grid."""
     label: str
     cores: int
-    gpus: float
-    batch: int
+    gpus: float = 0.0
+    batch: int = 1
     """Positives of an optimiser step over all ranks."""
-    whole_steps: int
+    whole_steps: int = 1
     """Optimiser steps of a run as the job file asks for it."""
-    quality: Hashable
+    quality: Hashable = None
     """Points with equal ones train the same model, however fast."""
     values: frozenset[str] = frozenset()
-    """What the grid sets here, as `engine=native`."""
-    gpu_hour: float = 0.0
-    """Core-hours that an hour of one of its GPUs counts for; 0: GPUs are compared by themselves,
-    and the budget does not count them."""
-
-    @property
-    def charged(self) -> float:
-        """Core-hours of the budget that an hour of it takes."""
-        return self.cores + self.gpu_hour * self.gpus
+    """What is set here, as `engine=native`."""
 
     @property
     def price(self) -> float:
-        """Of an hour, as points are compared: what is charged, or where GPUs have no price in
-        core-hours, GPU-hours. A grid has one of the two (`grid.Grid.priced`)."""
-        return float(self.gpus) if self.gpus and not self.gpu_hour else self.charged
+        """Of an hour, as points are compared: its GPUs, or its cores if it has none."""
+        return self.gpus or float(self.cores)
 
 
 @dataclass(frozen=True)
 class Ask:
     """One run: a point, cut after so many steps; None: whole, as the job file has it."""
 
-    point: int
-    steps: int | None
-    repeat: int
+    point: Integer
+    steps: Integer | None
+    repeat: Integer
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of an ask. Figures are None unless it is completed."""
+    """The result of an ask. Figures are None unless it is completed."""
 
     ask: Ask
     fate: Fate
     core_hours: float = 0.0
     """Charged for all its attempts so far."""
     epoch_s: float | None = None
-    """Seconds of an epoch's training, extrapolated where the run was cut."""
+    """Seconds of an epoch's training, extrapolated if the run was cut; of a program, of a step."""
     training_s: float = 0.0
     elapsed_s: float = 0.0
     apart_s: float = 0.0
@@ -106,7 +98,7 @@ class Step:
     more: tuple[dict[str, Any], ...] = ()
     """Settings of points that the asks add to the grid."""
     chosen: int | None = None
-    """Of `done`: the point; None where none could be measured."""
+    """Of `done`: the point; None if none could be measured."""
     verified: bool = False
     """Of `done`: whether the chosen one ran as the job file has it."""
 
@@ -186,41 +178,6 @@ def compared(one: Figure, objective: Objective) -> tuple[float, float]:
     return one.low, one.high
 
 
-def startup_s(trials: Iterable[Trial]) -> float:
-    known = [trial.startup_s for trial in trials if trial.fate == "completed"]
-    return median(known) if known else 0.0
-
-
-def core_hours(
-    ask: Ask, points: Mapping[int, Point], figures: Mapping[int, Figure], trials: Sequence[Trial]
-) -> float | None:
-    """What a run will be charged; where its point has no figure, each positive as the slowest of
-    those completed took, and None where none is."""
-    point, figure = points[ask.point], figures.get(ask.point)
-    done = [trial for trial in trials if trial.fate == "completed" and trial.ask.point in points]
-    if not done:
-        return None
-    steps = point.whole_steps if ask.steps is None else ask.steps
-    if figure:
-        each_s = step_s(figure, done)
-    else:
-        of_positive = (
-            one.training_s / (one.steps * points[one.ask.point].batch) for one in done if one.steps
-        )
-        each_s = point.batch * max(of_positive, default=0.0)
-    seconds = startup_s(done) + steps * each_s
-    if ask.steps is None:
-        seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
-    return point.charged * seconds / 3600
-
-
-def step_s(figure: Figure, trials: Iterable[Trial]) -> float:
-    """By the point's longest run."""
-    own = [trial for trial in trials if trial.ask.point == figure.point.index and trial.steps]
-    longest = max(own, key=lambda trial: trial.training_s)
-    return longest.training_s / longest.steps
-
-
 # Nearer than that, two points with a run each are not distinguished.
 CLOSE: Final = 1.1
 REPEATS: Final = 3
@@ -234,15 +191,10 @@ def open_ones(best: Sequence[Figure], objective: Objective) -> list[Figure]:
 
 
 def is_open(one: Figure, other: Figure, objective: Objective) -> bool:
-    """Whether their repeats overlap; where both ran once, whether they are near each other."""
+    """Whether their repeats overlap; if both ran once, whether they are near each other."""
     (low, high), (other_low, other_high) = compared(one, objective), compared(other, objective)
     near = CLOSE if one.runs == other.runs == 1 else 1.0
     return low <= other_high * near and other_low <= high * near
-
-
-def repeats(point: int, steps: int | None, trials: Sequence[Trial]) -> int:
-    """The number of runs of that length there are already: the next one's repeat."""
-    return sum((trial.ask.point, trial.ask.steps) == (point, steps) for trial in trials)
 
 
 # What a run that is cut short does not need. Like its length, that makes it another run than the
@@ -280,24 +232,6 @@ class Grid:
         gone_points = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
         return replace(self, points=kept, left_out=self.left_out + gone_points)
 
-    def priced(self, gpu_hour: float) -> Grid:
-        """The same, an hour of a GPU counting for so many core-hours.
-
-        Raises UsageError where some points have GPUs, others none, and it counts for none: the
-        two have no common price.
-        """
-        on_gpus = [point for point in self.points if point.gpus]
-        if on_gpus and len(on_gpus) < len(self.points) and not gpu_hour:
-            without = next(point for point in self.points if not point.gpus)
-            raise UsageError(
-                f"grid: {on_gpus[0].label} has GPUs and {without.label} has none: expected "
-                "--gpu-hour CORE_HOURS, what an hour of a GPU counts for in the budget and in "
-                "cost (what your site bills: TRESBillingWeights of `scontrol show partition`); "
-                "or tune the two apart, with -s"
-            )
-        points = tuple(replace(point, gpu_hour=gpu_hour) for point in self.points)
-        return replace(self, points=points)
-
 
 def build_run(
     job: JobSpec,
@@ -322,46 +256,110 @@ class Rules:
     """Classes whose quality is worse than chance explains."""
 
 
+# A cut run of so much of the whole may as well be whole, and be evaluated.
+AS_WHOLE: Final = 0.8
+
+
 @dataclass(frozen=True)
 class Known:
-    """Results of the trials, computed once."""
+    """The trials, and what follows from them."""
 
     points: Sequence[Point]
     trials: Sequence[Trial]
     rules: Rules
-    of: dict[int, Figure]
-    left_h: float
-    """Core-hours of the budget that are left."""
 
-    def classes(self, of: Sequence[Figure]) -> list[list[Figure]]:
-        """Those that train the same model together, in the order given; all, where none is
+    @cached_property
+    def figures(self) -> dict[int, Figure]:
+        """Of each point that was measured, by its index."""
+        return figures_of_points(self.points, self.trials)
+
+    @property
+    def spent_h(self) -> float:
+        return sum(trial.core_hours for trial in self.trials)
+
+    @property
+    def left_h(self) -> float:
+        """Core-hours of the budget that are left."""
+        return self.rules.core_hours - self.spent_h
+
+    @property
+    def seen(self) -> set[int]:
+        """Points with a trial."""
+        return {trial.ask.point for trial in self.trials}
+
+    def classes(self, figures: Sequence[Figure]) -> list[list[Figure]]:
+        """Those that train the same model together, in the order given; all, if none is
         evaluated."""
         grouped: dict[Hashable, list[Figure]] = {}
-        for one in of:
+        for one in figures:
             key = one.point.quality if self.rules.judges else None
             grouped.setdefault(key, []).append(one)
         return list(grouped.values())
 
+    def ask(self, point: Point, steps: int | None = None) -> Ask:
+        """The point's next run of so many steps; whole, also if that is not much more."""
+        if steps is not None and steps >= AS_WHOLE * point.whole_steps:
+            steps = None
+        asked = [(trial.ask.point, trial.ask.steps) for trial in self.trials]
+        return Ask(point.index, steps, asked.count((point.index, steps)))
+
+    def longest(self, point: Point) -> Trial:
+        """Of a point that was measured, the run that trained longest."""
+        own = [one for one in self.trials if one.ask.point == point.index and one.steps]
+        return max(own, key=lambda trial: trial.training_s)
+
+    def step_s(self, point: Point) -> float:
+        longest = self.longest(point)
+        return longest.training_s / longest.steps
+
+    @cached_property
+    def completed(self) -> list[Trial]:
+        known = {point.index for point in self.points}
+        return [
+            trial for trial in self.trials if trial.fate == "completed" and trial.ask.point in known
+        ]
+
+    def core_hours(self, ask: Ask) -> float | None:
+        """What a run will be charged; if its point has no figure, each positive as the slowest of
+        those completed took, and None if none is."""
+        points = {point.index: point for point in self.points}
+        point, done = points[ask.point], self.completed
+        if not done:
+            return None
+        if ask.point in self.figures:
+            each_s = self.step_s(point)
+        else:
+            of_positive = (
+                one.training_s / (one.steps * points[one.ask.point].batch)
+                for one in done
+                if one.steps
+            )
+            each_s = point.batch * max(of_positive, default=0.0)
+        steps = point.whole_steps if ask.steps is None else ask.steps
+        seconds = startup_s(done) + steps * each_s
+        if ask.steps is None:
+            seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
+        return point.cores * seconds / 3600
+
     def price(self, asks: Sequence[Ask]) -> float | None:
-        by_index = {point.index: point for point in self.points}
-        each = [core_hours(ask, by_index, self.of, self.trials) for ask in asks]
-        known = [hours for hours in each if hours is not None]
-        return sum(known) if len(known) == len(each) else None
+        """Core-hours of all of them; None if no run has shown what one costs."""
+        prices = [self.core_hours(ask) for ask in asks]
+        return None if None in prices else sum(filter(None, prices))
 
     def fitting(self, asks: Sequence[Ask], reserve_h: float = 0.0) -> tuple[Ask, ...]:
         """Those that the budget has room for, the first ones first."""
         left, found = self.left_h - reserve_h, list[Ask]()
         for ask in asks:
-            hours = self.price([ask]) or 0.0
+            hours = self.core_hours(ask) or 0.0
             if hours <= left:
                 found.append(ask)
                 left -= hours
         return tuple(found)
 
 
-def known_of(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Known:
-    left_h = rules.core_hours - sum(trial.core_hours for trial in trials)
-    return Known(points, trials, rules, figures_of_points(points, trials), left_h)
+def startup_s(trials: Iterable[Trial]) -> float:
+    known = [trial.startup_s for trial in trials if trial.fate == "completed"]
+    return median(known) if known else 0.0
 
 
 def next_step(known: Known, select: Callable[[Known], Step]) -> Step:

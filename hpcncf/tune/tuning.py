@@ -8,7 +8,7 @@ that a tuning may be killed anywhere and be called again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
 from hpcncf.collect import collect
@@ -18,7 +18,7 @@ from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
 from hpcncf.records.plan_file import leave_plan, locked, writing
-from hpcncf.records.schema import SCHEMA_VERSION, Integer, RecordPart
+from hpcncf.records.schema import SCHEMA_VERSION, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.tune.search import (
@@ -27,28 +27,16 @@ from hpcncf.tune.search import (
     Grid,
     Known,
     Objective,
-    Point,
     Rules,
     Step,
     Trial,
-    core_hours,
-    known_of,
     next_step,
 )
 
 
-class Asked(RecordPart):
-    """One run: a point of the grid, by its place there, and its length."""
-
-    point: Integer
-    steps: Integer | None
-    """None: whole, as the job file has it."""
-    repeat: Integer
-
-
 class Round(RecordPart):
     why: str
-    asks: list[Asked]
+    asks: list[Ask]
     more: list[dict[str, Any]] = []  # noqa: RUF012  pydantic copies it
     """Settings of points that it adds to the grid: a program's begins with none."""
 
@@ -64,21 +52,18 @@ class Saved(RecordPart):
     rounds: list[Round] = []  # noqa: RUF012  pydantic copies it
 
     def asks(self) -> list[Ask]:
-        return [
-            Ask(each.point, each.steps, each.repeat) for one in self.rounds for each in one.asks
-        ]
+        return [ask for one in self.rounds for ask in one.asks]
 
     def then(self, step: Step) -> Saved:
         """With a round more."""
-        asks = [Asked(**vars(ask)) for ask in step.asks]
-        last = Round(why=step.why, asks=asks, more=list(step.more))
+        last = Round(why=step.why, asks=list(step.asks), more=list(step.more))
         return self.model_copy(update={"rounds": [*self.rounds, last]})
 
 
 def read_saved(paths: ResultPaths, job: JobSpec) -> Saved:
-    """What was asked for so far, nothing where the folder has no tuning yet.
+    """What was asked for so far, nothing if the folder has no tuning yet.
 
-    Raises UsageError where it has another grid's.
+    Raises UsageError if it has another grid's.
     """
     plain = job.model_dump(mode="json", exclude_defaults=True)
     if not paths.tuning.exists():
@@ -145,18 +130,16 @@ class Tuning:
 
     def read_trials(self, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
         """`rows`: of the table of runs, by run id. In the order asked."""
-        points = {point.index: point for point in self.grid.points}
         counted = set[str]()
         found = []
         for ask in asks:
             run_id = self.grid.run(ask).id
             row = rows.get(run_id)
             # Two points may be one and the same run when cut: it is paid once.
-            paid = 0.0
-            if row is not None and run_id not in counted:
-                paid = _charged(row, points.get(ask.point))
+            paid = row is not None and run_id not in counted
+            core_hours = float(row["core_hours_all"] or 0.0) if row is not None and paid else 0.0
             counted.add(run_id)
-            found.append(self._trial(ask, row, paid))
+            found.append(self._trial(ask, row, core_hours))
         return found
 
     def _trial(self, ask: Ask, row: Row | None, core_hours: float) -> Trial:
@@ -171,13 +154,6 @@ class Tuning:
         return self.measured(Trial(ask, fate, core_hours), row)
 
 
-def _charged(row: Row, point: Point | None) -> float:
-    """Core-hours of all attempts, and of their GPUs as many as an hour of one counts for; None: a
-    point that cannot run here any more."""
-    core_hours = float(row["core_hours_all"] or 0.0)
-    return core_hours if point is None else core_hours * point.charged / point.cores
-
-
 @dataclass(frozen=True)
 class Now:
     """The state of the records at this moment, and the next step."""
@@ -189,16 +165,15 @@ class Now:
     rows: Mapping[str, Row]
     """The table of runs, by run id."""
     step: Step
-    step_core_h: float | None
-    """What the runs of this step should cost; None where nothing has run yet."""
 
     @property
-    def trials(self) -> Sequence[Trial]:
-        return self.known.trials
-
-    @property
-    def spent_core_h(self) -> float:
-        return sum(trial.core_hours for trial in self.trials)
+    def step_core_h(self) -> float | None:
+        """What the runs of this step should cost, with those sent again; None if nothing has run
+        yet."""
+        known = replace(self.known, points=self.tuning.extended(self.step.more).grid.points)
+        there = {point.index for point in known.points}
+        again = [trial.ask for trial in known.trials if trial.fate == "open"]
+        return known.price([ask for ask in (*again, *self.step.asks) if ask.point in there])
 
 
 def read_state(tuning: Tuning) -> Now:
@@ -207,27 +182,8 @@ def read_state(tuning: Tuning) -> Now:
     asks, rows = saved.asks(), dict[str, Row]()
     if asks and tuning.paths.plan.exists():
         rows = {row["run_id"]: row for row in collect.collect(tuning.paths).runs}
-    trials, rules = tuning.judged(tuning.read_trials(asks, rows), rows)
-    known = known_of(tuning.grid.points, trials, rules)
-    step = next_step(known, tuning.select)
-    return Now(
-        tuning,
-        saved,
-        known,
-        rows,
-        step,
-        _price(known, step, tuning.extended(step.more).grid.points),
-    )
-
-
-def _price(known: Known, step: Step, points: Sequence[Point]) -> float | None:
-    """What the step's runs should cost; those that are sent again for the second time, too."""
-    by_index = {point.index: point for point in points}
-    again = [trial.ask for trial in known.trials if trial.fate == "open"]
-    asks = [ask for ask in (*again, *step.asks) if ask.point in by_index]
-    prices = [core_hours(ask, by_index, known.of, known.trials) for ask in asks]
-    summands = [price for price in prices if price is not None]
-    return sum(summands) if len(summands) == len(prices) else None
+    known = Known(tuning.grid.points, *tuning.judged(tuning.read_trials(asks, rows), rows))
+    return Now(tuning, saved, known, rows, next_step(known, tuning.select))
 
 
 def send(now: Now) -> Launched:
@@ -240,5 +196,5 @@ def send(now: Now) -> Launched:
             raise UsageError(f"{paths.folder}: another `hpcncf tune` is at work there")
         schema.write_record(paths.tuning, saved)
     plan = leave_plan(paths, grid.job, grid.plan(saved.asks()))
-    failed = {grid.run(trial.ask).id for trial in now.trials if trial.fate == "failed"}
+    failed = {grid.run(trial.ask).id for trial in now.known.trials if trial.fate == "failed"}
     return submit(paths, grid.job, plan, tuning.cluster, limits=tuning.limits, without=failed)

@@ -181,7 +181,7 @@ def test_plain_scripts_of_several_arrays_are_printed_one_by_one(
     code, out, err = said("plan", "job.yaml", "--by-hand")
     assert (code, out) == (2, "")
     assert "2 arrays need a script each" in err
-    assert err.endswith("--by-hand 1, --by-hand 2\n")
+    assert err.endswith("--by-hand 1 to --by-hand 2\n")
     for number in ("1", "2"):
         code, out, _ = said("plan", "job.yaml", "--by-hand", number)
         assert (code, out.partition("\n")[0]) == (0, "#!/bin/bash")

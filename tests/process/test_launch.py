@@ -13,7 +13,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.cli import main
-from hpcncf.cli.failures import page
+from hpcncf.cli.failures import failures_page
 from hpcncf.cli.progress import table_progress
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
@@ -259,7 +259,7 @@ def test_a_refusal_of_sbatch_reaches_the_user_and_the_submission(
     assert [state.state for state in states] == ["failed", "failed"]
     first = problem.splitlines()[0]
     assert first not in table_progress(states)
-    assert page(paths, states).startswith(f"2 runs failed: not submitted: {first}"[:70])
+    assert failures_page(paths, states).startswith(f"2 runs failed: not submitted: {first}"[:70])
     fake_slurm.refuse("")
     assert len(submit(paths, job, plan, "slurm").runs) == 2
 

@@ -20,24 +20,28 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.tune import outcome, search
-from hpcncf.tune.job_file import JobFile, build_grid, enough, finalists, job_of
+from hpcncf.tune.job_file import (
+    JobFile,
+    build_grid,
+    enough,
+    finalists,
+    job_of,
+    with_one_price,
+)
 from hpcncf.tune.search import (
     OBJECTIVES,
     Ask,
     Figure,
+    Known,
     Objective,
     Point,
     Rules,
     Step,
     Trial,
     best_first,
-    compared,
-    core_hours,
-    figures_of_points,
-    known_of,
     open_ones,
 )
-from hpcncf.tune.tuning import Saved, read_saved, read_state
+from hpcncf.tune.tuning import Now, Saved, read_saved, read_state
 
 
 def tuning_of(grid: search.Grid, paths: ResultPaths) -> JobFile:
@@ -125,11 +129,11 @@ def test_a_small_budget_is_kept_and_what_is_missing_is_reported(share: float) ->
 def test_a_budget_that_was_too_small_is_reported_one_that_would_do() -> None:
     made = Grid(noise=0.0)
     _, runs = tuned(made, 0.05 * made.all_core_hours())
-    got = enough(known_of(made.points, runs, Rules("knee", 0.05 * made.all_core_hours())))
+    got = enough(Known(made.points, runs, Rules("knee", 0.05 * made.all_core_hours())))
     assert got is not None
     step, _ = tuned(made, 1.05 * got, trials=runs)
     assert step.verified
-    assert enough(known_of(made.points, [], Rules("knee", 1.0))) is None
+    assert enough(Known(made.points, [], Rules("knee", 1.0))) is None
 
 
 def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() -> None:
@@ -225,37 +229,33 @@ def test_overlapping_repeats_are_repeated_up_to_three_times() -> None:
     assert [each.point.index for each in open_ones(single, "fastest")] == [0, 1]
 
 
-def test_a_gpu_hour_counts_for_what_is_asked_in_budget_and_cost() -> None:
-    """By hand, at 10 core-hours for a GPU-hour: 5 cores x 2 s against (1 + 10) x 0.5 s; of an hour
-    on both 5 and 11 core-hours are charged."""
-    cpu = Figure(Point(0, "cpu", 5, 0, 256, 100, "m", gpu_hour=10.0), 2, 2, 2, 1.0, 1, False)
-    gpu = Figure(Point(1, "gpu", 1, 1, 256, 100, "m", gpu_hour=10.0), 0.5, 0.5, 0.5, 1.0, 1, False)
-    assert [cpu.price, gpu.price] == [10.0, 5.5]
-    assert [one.point.index for one in best_first([cpu, gpu], "cheapest")] == [1, 0]
-    assert compared(gpu, "cheapest") == (5.5, 5.5)
-    left, _ = finalists([cpu, gpu], "knee", first_s=1.0)
-    assert left[0] is gpu
-    done = [Trial(Ask(1, 10, 0), "completed", training_s=10.0, elapsed_s=10.0, steps=10)]
-    points = {1: gpu.point}
-    assert core_hours(Ask(1, 3600, 0), points, {}, done) == pytest.approx(11.0)
-
-
-def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
-    job_file: Callable[[str], Path],
-) -> None:
-    job = load_job(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
+def test_grids_that_mix_gpus_and_cores_are_refused(job_file: Callable[[str], Path]) -> None:
+    job = load_job(job_file("grid: {resources.gpus_per_node: [0, 1, 2]}\n"))
     keys = read_data_keys(job)
     mixed = build_grid(job, keys, dict.fromkeys(keys, 2000))
-    with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
-        mixed.priced(0.0)
-    assert [point.charged for point in mixed.priced(8.0).points] == [1.0, 9.0]
-    alone = mixed.without({0: "no CPUs left"})
-    assert [point.price for point in alone.priced(0.0).points] == [1.0]
-    ask = Ask(1, 7, 0)
-    row = {"state": "failed", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    tuning = tuning_of(mixed.priced(8.0), ResultPaths(Path()))
-    (trial,) = tuning.read_trials([ask], {mixed.run(ask).id: row})
-    assert trial.core_hours == 4.5
+    with pytest.raises(UsageError, match="gpus_per_node=1 has GPUs and gpus_per_node=0 has none"):
+        with_one_price(mixed)
+    alone = with_one_price(mixed.without({0: "no CPUs left"}))
+    assert [point.price for point in alone.points] == [1.0, 2.0], "an hour of its GPUs"
+
+
+def test_a_retired_option_names_what_to_use_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "job.yaml", "--gpu-hour", "8"]) == 2
+    assert "--gpu-hour: no longer an option. Points with" in capsys.readouterr().err
+
+
+def test_a_class_of_worse_quality_is_out_with_its_score_and_size(made: search.Grid) -> None:
+    (bad, *_) = [point for point in made.points if "lr=0.01" in point.label]
+    runs = [Trial(Ask(bad.index, None, 0), "completed", epoch_s=1.0, steps=60, hr10=0.61)]
+    runs.append(Trial(Ask(0, 7, 0), "failed", reason="exit code: 1"))
+    known = Known(made.points, runs, Rules("fastest", 9.0, unsound=frozenset([bad.quality])))
+    tuning = tuning_of(made.without({7: "needs 2 cores"}), ResultPaths(Path()))
+    skipped, failed, worse = outcome.left_out(Now(tuning, None, known, {}, Step("done", "")))
+    assert skipped.endswith(": needs 2 cores")
+    assert failed == f"{made.points[0].label}: exit code: 1"
+    assert worse == (
+        f"{bad.label}, and 2 more that train the same model: its quality is worse (HR@10 0.610)"
+    )
 
 
 GRID = """\
@@ -386,15 +386,18 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     assert "fastest: loader=vectorized cpus_per_task=2" in out
     assert "verified: it ran as the job file has it" in out
     assert "go on with: hpcncf submit results/recorded-tune/best.yaml" in out
-    point = found.points[0]
-    near = replace(point, index=9, label="near", quality="one model")
+    assert "vectorized cpus_per_task=2  " in out, "a row of the table"
+    points = [replace(found.points[0], index=at, label=str(at)) for at in (0, 1, 2)]
     short = [
-        Trial(Ask(at, None, 0), "completed", epoch_s=0.5, training_s=1.5) for at in (0, near.index)
+        Trial(Ask(at, steps, 0), "completed", epoch_s=0.5, training_s=trained_s, steps=9)
+        for at, steps, trained_s in ((0, None, 1.5), (1, None, 1.5), (2, 9, 1.5))
     ]
-    both = figures_of_points([replace(point, quality="one model"), near], short)
-    assert outcome._left_open(tuning, now, both, both[0]) == ("near",), "whole, and in 1.5 s"
-    rows = {"a": {"cpu_model": "Old"}, "b": {"cpu_model": "New"}, "c": {"cpu_model": None}}
-    assert outcome._models(replace(now, rows=rows)) == ("New", "Old")
+    known = Known(points, short, Rules("fastest", 1.0))
+    near = outcome.left_open(known, known.figures[0])
+    assert near == ("1",), "whole, though in 1.5 s; cut, that is too short"
+    rows = {at: row | {"cpu_model": f"CPU {at[0]}"} for at, row in now.rows.items()}
+    models = outcome.find_outcome(tuning, replace(now, rows=rows)).models
+    assert set(models) == {f"CPU {at[0]}" for at in rows}
     best = load_job(paths.best)
     assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
     assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")

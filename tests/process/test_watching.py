@@ -13,7 +13,7 @@ from make_results import plan_of
 
 from hpcncf import cli
 from hpcncf.cli.progress import run_figures, sentence
-from hpcncf.cli.wait import Watch, wait
+from hpcncf.cli.wait import wait
 from hpcncf.launch import cancel
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema, submissions
@@ -372,15 +372,6 @@ def test_waiting_ends_where_nobody_can_say(
     monkeypatch.setenv("PATH", "")
     assert wait(paths, runs, patience_s=0.01) == 3
     assert "the state of 6 runs has been unknown" in capsys.readouterr().err
-
-
-def test_waiting_reads_a_plan_again_where_it_has_changed(paths: ResultPaths) -> None:
-    watch = Watch(paths, [], quiet=True, patience_s=1.0)
-    plan = watch._plan()
-    assert watch._plan() is plan
-    changed = plan.model_copy(update={"job": "another"})
-    schema.write_text(paths.plan, changed.model_dump_json())
-    assert watch._plan().job == "another"
 
 
 def test_a_task_of_several_runs_is_cancelled_with_its_last(

@@ -10,7 +10,7 @@ import make_results
 import pytest
 from make_results import claim, plan_of, rank_record
 
-from hpcncf.cli.failures import grouped, page
+from hpcncf.cli.failures import failures_page, grouped
 from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch.retry import ran_out_of
@@ -295,7 +295,7 @@ def test_failures_are_grouped_by_their_exception_and_not_by_their_exit_code(
         (1, "out_of_memory", "rank 0: exit code: 1: MemoryError"),
     ]
     assert [ran_out_of(state) for state in found] == [None, None, None, "mem_gb"]
-    short, full = page(paths, found), page(paths, found, full=True)
+    short, full = failures_page(paths, found), failures_page(paths, found, full=True)
     assert "Traceback" not in short
     assert 'File "train.py", line 7' in short
     assert "Traceback" in full

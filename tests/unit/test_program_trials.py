@@ -10,8 +10,10 @@ import pytest
 
 from hpcncf.job.spec import Remedies
 from hpcncf.tune import program
+from hpcncf.tune.outcome import ProgramOutcome, find_program_outcome
 from hpcncf.tune.program import Programs, Setup, ShortTrial, Tried
-from hpcncf.tune.search import Ask, Step, build_run, known_of
+from hpcncf.tune.search import Ask, Known, Step, build_run
+from hpcncf.tune.tuning import Now
 
 LOSSES = (0.7, 0.6, 0.55)
 
@@ -48,12 +50,20 @@ def tried(tuning: Programs, *given: Given) -> Tried:
         seen_of[setup] += 1
         trials.append(replace(trial, ask=ask))
     judged, rules = tuning.judged(list(trials), {})
-    return Tried(tuning, known_of(tuning.grid.points, judged, rules))
+    return Tried(tuning, Known(tuning.grid.points, judged, rules))
 
 
 def step_of(tuning: Programs, *given: Given) -> Step:
     found = tried(tuning, *given)
     return found.tuning.select(found.known)
+
+
+def outcome_of(tuning: Programs, *given: Given) -> ProgramOutcome:
+    found = tried(tuning, *given)
+    step = found.tuning.select(found.known)
+    outcome = find_program_outcome(found.tuning, Now(found.tuning, None, found.known, {}, step))
+    assert outcome is not None
+    return outcome
 
 
 @pytest.fixture
@@ -95,7 +105,7 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Pr
     known = [one for one in fewer for at in range(3)]
     done = step_of(tuning, *known)
     assert (done.kind, done.why, done.verified) == ("done", "", True)
-    advice = program.advise(tried(tuning, *known), done.chosen or 0)
+    advice = outcome_of(tuning, *known)
     assert advice.setup == Setup(2, Remedies.parse(together))
     assert advice.speedup == pytest.approx(1.0 / 0.31, rel=0.03)
     assert advice.mem_gb == 1
@@ -132,7 +142,7 @@ def test_a_remedy_that_cannot_show_the_same_results_is_out(
     found = tried(tuning, seen("", 1.0), seen("threads=1", 0.1, **changes))
     (reason,) = (trial.reason for trial in found.known.trials if trial.fate == "failed")
     assert part in reason
-    assert list(found.known.of) == [0]
+    assert list(found.known.figures) == [0]
 
 
 def test_losses_that_round_differently_are_the_same() -> None:
@@ -189,7 +199,7 @@ def test_a_gain_beside_neighbours_is_not_recommended(tuning: Programs, whose: st
     trials = [seen(text, s, disturbed=text == whose) for text, s in (("", 1.0), ("fused", 0.4))]
     short = replace(tuning, core_hours=0.001)
     assert step_of(short, *trials).chosen == 0
-    assert program.advise(tried(short, *trials), 0).disturbed == (whose == "")
+    assert outcome_of(short, *trials).disturbed == (whose == "")
     assert step_of(short, *trials, *trials).chosen == 1
     assert step_of(short, seen("", 1.0), seen("fused", 0.4)).chosen == 1
 
