@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcncf.cli.output import print_json
+
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan, Run
     from hpcncf.paths import ResultPaths
@@ -30,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
     from hpcncf.launch import cancel
 
     ended = [
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             {"results": str(paths.folder), "id": state.run.id, "was": state.state}
             for paths, state in ended
         ]
-        print(json.dumps({"cancelled": cancelled}, indent=2))
+        print_json({"cancelled": cancelled})
         return 0
     for _, state in ended:
         print(f"{state.run.id} cancelled (was {state.state})")

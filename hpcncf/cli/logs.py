@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcncf.cli.output import print_json, warn
+
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.paths import AttemptPaths, ResultPaths
@@ -29,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
     from hpcncf.cli import lookup
 
     paths, _, found = lookup.run(args.run_id, args.results)
@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         named = [str(file) for file in files]
         plain = {"run": found.id, "attempt": attempt, "rank": args.rank, "files": named}
-        print(json.dumps(plain, indent=2))
+        print_json(plain)
         return 0
     printed = _print(files, _goes_on(paths, found) if args.follow else lambda: False)
     if not printed:
-        print(f"hpcncf: rank {args.rank} printed nothing", file=sys.stderr)
+        warn(f"rank {args.rank} printed nothing")
     elif number := _in_one_log(paths, found.id, files):
-        print(f"hpcncf: {number} runs of one Slurm task printed this", file=sys.stderr)
+        warn(f"{number} runs of one Slurm task printed this")
     return 0
 
 

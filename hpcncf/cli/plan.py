@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.cli.output import print_json, warn
 from hpcncf.errors import plural
 from hpcncf.worker.__main__ import add_setting_argument
 
@@ -60,8 +61,7 @@ def warn_of_job(job: JobSpec) -> None:
 
     reason = missing_native_engine(job)
     fallback = [describe_engine_fallback(reason)] if reason else []
-    for line in [*unused_excludes(job), *repeated_values(job), *fallback]:
-        print(f"hpcncf: {line}", file=sys.stderr)
+    warn(*unused_excludes(job), *repeated_values(job), *fallback)
 
 
 def missing_programs(runs: Sequence[Run]) -> list[str]:
@@ -105,8 +105,6 @@ def job_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
     from hpcncf.job import load
     from hpcncf.launch import submit
     from hpcncf.paths import ResultPaths
@@ -115,13 +113,11 @@ def run(args: argparse.Namespace) -> int:
     job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
     warn_of_job(job)
-    warnings = [
+    warn(
         *incomplete_packs(plan),
         *submit.find_warnings(plan.active(), submit.choose_cluster("auto")),
         *missing_programs(plan.active()),
-    ]
-    for line in warnings:
-        print(f"hpcncf: {line}", file=sys.stderr)
+    )
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
         _warn(plan)
@@ -129,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
         show(args, job, plan, paths)
     elif args.json:
-        print(json.dumps(_plain(job, plan, paths), indent=2))
+        print_json(_plain(job, plan, paths))
     else:
         _show(job, plan, paths)
     return 0

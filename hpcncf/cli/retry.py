@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcncf.cli.output import format_path, warn
 from hpcncf.cli.submit import sending_arguments
 from hpcncf.errors import plural
 from hpcncf.worker.__main__ import add_setting_argument
@@ -73,16 +73,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
     """Runs that somebody cancelled on purpose: a retry is for those that failed."""
-    from hpcncf.cli.output import format_path
     from hpcncf.state import status
 
     states = status.states(paths, plan)
     found = {state.run.id for state in states if state.state == "cancelled"}
     if found:
-        print(
-            f"hpcncf: {plural(len(found), 'cancelled run')} not submitted: "
-            f"`hpcncf submit {format_path(paths.job)}` submits them again",
-            file=sys.stderr,
+        warn(
+            f"{plural(len(found), 'cancelled run')} not submitted: "
+            f"`hpcncf submit {format_path(paths.job)}` submits them again"
         )
     return found
 
@@ -92,8 +90,7 @@ def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[
     from hpcncf.launch import retry
 
     plan, changes = retry.escalate(paths, job, limits.refusal if limits else lambda _: None)
-    for change, runs in changes.items():
-        print(f"hpcncf: {_describe_change(change, len(runs))}", file=sys.stderr)
+    warn(*(_describe_change(change, len(runs)) for change, runs in changes.items()))
     return plan, {run for change, runs in changes.items() if change.why_not for run in runs}
 
 

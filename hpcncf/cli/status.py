@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.cli.output import counts, filled, print_json
 from hpcncf.errors import UsageError, printable
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.slurm.query import job_states
 
     if args.json:
-        import json
-
-        print(json.dumps({"jobs": [_plain(folder) for folder in folders]}, indent=2))
+        print_json({"jobs": [_plain(folder) for folder in folders]})
         return 0
     if not folders:
         print("no results in ./results: `hpcncf submit JOB.yaml` makes some")
@@ -90,7 +89,7 @@ def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
         for folder in folders:
             job, states = _states(folder, asks[folder], args.all)
             pages.append(_describe_job(folder, job, states, args))
-            counted.append(f"{job}: {_counts(states)}")
+            counted.append(f"{job}: {counts(states)}")
             under_way |= any(state.state in UNDER_WAY for state in states)
         if terminal:
             print("\033[H\033[2J" + "\n".join(pages), flush=True)
@@ -101,12 +100,6 @@ def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
                 print("\n".join(pages), flush=True)
             return 0
         time.sleep(args.watch)
-
-
-def _counts(states: Sequence[RunState]) -> str:
-    from hpcncf.cli.output import counts
-
-    return counts(states)
 
 
 def _plain(folder: Path) -> dict[str, Any]:
@@ -142,7 +135,6 @@ def _describe_job(
     folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace
 ) -> str:
     from hpcncf.cli.failures import failures_page
-    from hpcncf.cli.output import counts, filled
     from hpcncf.cli.progress import (
         describe_arrays,
         describe_stale,

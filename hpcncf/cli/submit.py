@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcncf.cli.output import warn
+from hpcncf.cli.output import print_json, warn
 from hpcncf.cli.plan import job_arguments, warn_of_job
 from hpcncf.errors import plural
 
@@ -206,7 +205,7 @@ def report_submission(
         code = wait(paths, waited_for, quiet=args.json)
         incomplete = code or incomplete
     if args.json:
-        print(json.dumps(_plain(paths, launched, cluster, waited, command), indent=2))
+        print_json(_plain(paths, launched, cluster, waited, command))
     return incomplete
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf import cli
 from hpcncf.probe.launch import observed
 
 PROGRAM = """
@@ -84,17 +85,16 @@ if __name__ == "__main__":
     assert json.loads((tmp_path / "trial.json").read_text())["step_s"] > 0
 
 
-def test_a_tuning_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    for words, part in (
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
         (["jobs/a.yaml"], "--budget"),
         (["--cluster", "local", "--cores", "9999", "--", "python", "a.py"], "--cores 9999"),
         (["-s", "a=b", "--cluster", "local", "--", "python", "a.py"], "job file"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcncf", "tune", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2
-        assert part in done.stderr
+    ],
+)
+def test_a_tuning_that_cannot_be_is_refused(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["tune", *words]) == 2
+    assert part in capsys.readouterr().err
