@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -288,4 +289,10 @@ def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:
     from hpcncf.worker.rank import work
 
     os.environ["HPCNCF_LAUNCHED_BY"] = "debug"
-    return [work(paths.folder, run.id, again) for run in runs]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        return [work(paths.folder, run.id, again) for run in runs]
+    finally:
+        # A rank that runs a command blocks what it passes on, and this process goes on.
+        signal.sigtimedwait([signal.SIGALRM], 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

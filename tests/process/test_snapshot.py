@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,9 @@ def test_submit_copies_again_and_retry_does_not(
     results = project / "results/copied"
     (project / "train.py").write_text("import helper\nprint(helper.NAME)\nraise SystemExit(1)\n")
     submit = ["submit", "job.yaml", "--cluster", "debug"]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert main(submit) == 3
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked, "this process goes on"
     (project / "helper.py").write_text("NAME = 'second'\n")
     assert main(["retry", str(results)]) == 3
     assert main(submit) == 3
