@@ -126,8 +126,9 @@ def _end(env: Mapping[str, str]) -> None:
 
 def _control(env: Mapping[str, str], *options: str, command: str = "") -> str | None:
     """Start the daemon by its option, or send it a command; returns the problem, or None."""
-    # A file, for the daemon may keep what it was given to write to: a pipe would not end.
-    log = Path(env["CUDA_MPS_LOG_DIRECTORY"], "control.log")
+    # A file, for the daemon may keep what it was given to write to: a pipe would not end. The
+    # daemon's own are control.log and server.log.
+    log = Path(env["CUDA_MPS_LOG_DIRECTORY"], "answer.log")
     try:
         with log.open("w") as said:
             code = subprocess.run(

@@ -19,6 +19,7 @@ CONTROL = """\
 pid="$CUDA_MPS_PIPE_DIRECTORY/pid"
 if [ "$1" = -d ]; then
     echo "start $CUDA_VISIBLE_DEVICES" >> %(calls)s
+    echo started > "$CUDA_MPS_LOG_DIRECTORY/control.log"
     [ %(code)s = 0 ] && { sleep 100 & echo $! | tee %(calls)s.pid > "$pid"; }
     exit %(code)s
 fi
@@ -57,6 +58,8 @@ def test_it_serves_the_jobs_gpus_under_numbers_of_its_own_and_is_ended(calls: Pa
         assert (served.running, served.gpus) == (True, ["0", "1"])
         pipes = Path(served.variables["CUDA_MPS_PIPE_DIRECTORY"])
         assert pipes.stat().st_mode & 0o777 == 0o700
+        own_log = Path(served.variables["CUDA_MPS_LOG_DIRECTORY"], "control.log")
+        assert own_log.read_text() == "started\n", "the daemon's log is its own"
     assert calls.read_text().splitlines() == ["start 4,7", "get_server_list", "quit"]
     assert not pipes.exists()
 
