@@ -17,7 +17,9 @@ from hpcncf.slurm.states import NEVER
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
 
-POLL_S: Final = 2.0
+# A short run is not waited for much longer than it takes: pauses grow with the time so far.
+POLL_S: Final = (0.2, 2.0)
+GROWTH: Final = 0.1
 # Of a login node's core a look takes a tenth at most.
 SHARE: Final = 9.0
 # slurmctld may restart, and NFS be slow; but an unknown state is not waited for without end.
@@ -57,6 +59,7 @@ def _watch(
     found: dict[str, RunState] = {}
     printed: dict[str, str] = {}
     open_ids, known_at = set(run_ids), time.monotonic()
+    start = known_at
     while open_ids:
         began = time.monotonic()
         asked = [run for run in plan.runs if run.id in open_ids]
@@ -79,7 +82,9 @@ def _watch(
             )
             break
         if open_ids:
-            time.sleep(min(max(POLL_S, SHARE * took_s), patience_s))
+            least_s, most_s = POLL_S
+            pause_s = min(max(GROWTH * (time.monotonic() - start), least_s), most_s)
+            time.sleep(min(max(pause_s, SHARE * took_s), patience_s))
     if terminal:
         print("\r\033[K", end="")
     return [found[run_id] for run_id in run_ids if run_id in found]
