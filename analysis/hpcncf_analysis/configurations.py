@@ -144,10 +144,10 @@ def _format_setting(name: str, value: Any) -> str:
         return f"data {value[:8]}"
     if name == "num_workers":
         return pluralize(value, "worker")
+    if isinstance(value, list | tuple):  # whole: others may begin alike
+        return f"{format_column_name(name)} {'-'.join(map(str, value))}"
     if isinstance(value, bool):
         value = str(value).lower()
-    elif isinstance(value, list | tuple):
-        value = "-".join(map(str, value))
     elif isinstance(value, float):
         value = f"{value:g}"
     words = f"{value}" if name in VALUE_ONLY_SETTINGS else f"{format_column_name(name)} {value}"

@@ -369,6 +369,13 @@ def test_a_setting_that_differs_and_acts_has_its_place_in_a_label(changes: Any, 
     assert other.endswith(word)
 
 
+def test_long_lists_that_begin_alike_have_labels_of_their_own() -> None:
+    long = [1024, 1000, 512, 512, 256, 128, 64, 32]
+    rows = [settings(layers=[*long, last]) for last in (16, 8)]
+    assert words(rows)[0] == "vectorized · layers 1024-1000-512-512-256-128-64-32-16"
+    assert len(set(words(rows))) == 2
+
+
 def test_of_many_settings_a_label_names_those_of_its_own() -> None:
     changes: list[dict[str, Any]] = [
         {"adam": "fused"},
