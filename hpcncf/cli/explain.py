@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -80,9 +79,10 @@ def _read(name: str) -> Reading:
         is_there = path.exists()
     except OSError:  # a name too long
         is_there = False
-    if not is_there and re.search(r"\s", name):
-        return read_text(name)
     if not is_there:
+        found = read_text(name)
+        if found.jobs or "\n" in name:
+            return found
         raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
     is_record = path.name.startswith("rank-") and path.suffix == ".json"
     if is_record or (path / "plan.json").exists():

@@ -221,6 +221,11 @@ def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
         assert seen.why.endswith("once it has ended")
 
 
+def test_a_line_below_reportseffs_table_is_no_job() -> None:
+    text = "JobID State Elapsed CPUEff MemEff\n12 COMPLETED 00:10:00 50.0% 3.0%\n"
+    assert [job.id for job in read_text(f"{text}that is all for today\n").jobs] == ["12"]
+
+
 def test_what_is_not_understood_is_reported() -> None:
     found = read_text(TEXTS["seff"].replace("20.00%", "20,00%"))
     assert found.jobs[0].printed_efficiency is None
@@ -333,7 +338,9 @@ def test_very_many_jobs_are_a_table_and_the_one_that_idled_most(
     ("argv", "said"),
     [
         (["nowhere.txt"], "no such file"),
+        (["no where.txt"], "no such file"),
         (["long" * 100], "no such file"),
+        (["two\nlines"], "no summary"),
         (["empty.txt"], "no summary of a job in it; understood are seff"),
         (["results"], "Read it with `hpcncf diagnose results`"),
         (["results/rank-0.json"], "`hpcncf diagnose results/rank-0.json`"),

@@ -399,6 +399,7 @@ def read_reportseff(text: str) -> list[Job]:
     return [
         _job_reportseff({BEFORE.get(name, name): cell for name, cell in row.items()})
         for row in _rows(text, _is_of_reportseff)
+        if re.search(r"\d", row.get("JobID") or row.get("Name", ""))
     ]
 
 
