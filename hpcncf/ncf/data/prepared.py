@@ -25,7 +25,7 @@ from hpcncf.ncf.data.manifest import (
 )
 from hpcncf.ncf.sampling import find_positives
 
-TEST_ROWS_AT_ONCE: Final = 1 << 14
+TEST_ROWS_AT_ONCE: Final = 1 << 10  # with their negatives, more do not fit into the cache
 TRAIN_ROWS_AT_ONCE: Final = 1 << 18
 
 
