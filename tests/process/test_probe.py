@@ -92,26 +92,12 @@ def observe(code: str, tmp_path: Path, **variables: str) -> ProgramProfile:
     return profile_of(tmp_path)
 
 
-def test_a_training_has_the_same_bits_and_its_phases_and_steps_are_seen(tmp_path: Path) -> None:
-    """Also with a library that looks for torch before its import."""
-    looked = "import importlib.util\nassert importlib.util.find_spec('torch')\n"
-    done = same_with_and_without(looked + MANY_STEPS.format(epochs=60), tmp_path)
-    assert "0x" in done.stdout
-    seen = profile_of(tmp_path)
-    # The first of 60 epochs of 20 steps each begins with the step that ends the start-up.
-    assert seen.steps == 60 * 20 - 1
-    assert {"input", "forward", "backward", "optimizer"} <= set(seen.phases)
-    assert sum(part.seconds for part in seen.phases.values()) == pytest.approx(seen.seconds)
-    assert seen.startup_s + seen.seconds <= seen.elapsed_s + 0.01
-    assert [each.batch_size for each in seen.loaders] == [32]
-    assert seen.complete
-
-
 # Programs that take steps, each in a process that is forked once torch is imported: as a rank is
 # that a launcher forks. Importing torch takes longer than any of them.
 TRAIN = """
 import copy, json, os, time
 import torch
+import torch._dynamo  # as every optimizer does
 torch.set_num_threads(1)
 def work(seconds):
     began = time.perf_counter()
@@ -291,8 +277,9 @@ while time.process_time() < until:
 
 # Each error is raised in a process that is forked once torch is imported.
 ERRORS = """
-import os, sys, traceback
+import os, sys
 import torch
+import torch._dynamo  # as every optimizer does
 class Broken(torch.utils.data.Dataset):
     def __len__(self):
         return 4
@@ -334,16 +321,28 @@ for program in (load, twice, compiled):
 """
 
 
-def test_errors_and_a_fullgraph_program_are_as_without_the_probe(tmp_path: Path) -> None:
-    done = same_with_and_without(ERRORS, tmp_path)
+def test_errors_and_trainings_are_as_without_the_probe_and_phases_are_seen(tmp_path: Path) -> None:
+    """Also with a library that looks for torch before its import."""
+    looked = "import importlib.util\nassert importlib.util.find_spec('torch')\n"
+    done = same_with_and_without(looked + ERRORS + MANY_STEPS.format(epochs=60), tmp_path)
     assert re.findall(r"(\w+) (\d)$", done.stdout, re.MULTILINE) == [
         ("load", "1"),
         ("twice", "1"),
         ("compiled", "0"),
     ]
-    assert "0x" in done.stdout
+    assert len(re.findall(r"^\[.*0x.*\]$", done.stdout, re.MULTILINE)) == 2
     assert "ZeroDivisionError" in done.stderr
     assert "second time" in done.stderr
+    profiles, problems = read_profiles(tmp_path / "seen")
+    assert problems == []
+    seen = max(profiles, key=lambda each: each.steps)
+    # The first of 60 epochs of 20 steps each begins with the step that ends the start-up.
+    assert seen.steps == 60 * 20 - 1
+    assert {"input", "forward", "backward", "optimizer"} <= set(seen.phases)
+    assert sum(part.seconds for part in seen.phases.values()) == pytest.approx(seen.seconds)
+    assert seen.startup_s + seen.seconds <= seen.elapsed_s + 0.01
+    assert [each.batch_size for each in seen.loaders] == [32]
+    assert (seen.complete, seen.problems) == (True, [])
 
 
 def test_an_error_at_the_import_of_torch_is_shown_without_the_probe(tmp_path: Path) -> None:
