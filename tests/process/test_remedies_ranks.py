@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks_together import together
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -58,22 +56,14 @@ def trained(rank: int = 0, ranks: int = 1, order: str = "") -> dict[str, Tensor]
 ORDERS = ["rowwise first", "wrapper first", "own hook", "static graph"]
 
 
-def one_rank(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    torch.save({order: trained(rank, 2, order) for order in ORDERS}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+def in_every_order(rank: int) -> dict[str, dict[str, Tensor]]:
+    return {order: trained(rank, 2, order) for order in ORDERS}
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+def ranks() -> list[dict[str, dict[str, Tensor]]]:
     """What each of two ranks has at the end, by order."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(one_rank, (port, str(folder)), nprocs=2)  # type: ignore[no-untyped-call]
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return together(2, in_every_order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
