@@ -28,6 +28,7 @@ FREE_BYTES: Final = 2**36
 CPU, CUDA = 0, 1
 UNKNOWN_SIZES: Final = {"nonzero", "masked_select", "_unique", "_unique2", "unique_dim"}
 INDEXING: Final = {"index", "index_put", "index_put_", "_index_put_impl_"}
+WAITING: Final = {"_local_scalar_dense", "copy_", "_to_copy", *UNKNOWN_SIZES, *INDEXING}
 
 aten = torch.ops.aten
 PINNING: Final[dict[Any, Callable[[Tensor], Any]]] = {
@@ -64,11 +65,14 @@ class FakeGpu(FakeTensorMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._queues and (why := _waits(func, args, kwargs)):
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if self._queues and (why := _waits(func, args, kwargs, tensors)):
             raise HostWaits(f"{func}: {why}")
         if func in PINNING:
             return PINNING[func](args[0])
-        if not _is_of_gpu(args, kwargs):
+        fakes = sum(isinstance(each, FakeTensor) for each in tensors)
+        # What is computed of the GPU's tensors, torch itself works out on others, of device meta.
+        if not fakes and _device(kwargs).type != "cuda":
             return func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
             return 1.0 if args[0].is_floating_point() else 1
@@ -77,7 +81,8 @@ class FakeGpu(FakeTensorMode):
             return torch.ones(args[0].shape, dtype=dtype)
         if func is aten.copy_.default and not _on_gpu(args[0]):
             return args[0].fill_(1)
-        args, kwargs = tree_map(self._without_values, (args, kwargs))
+        if fakes < len(tensors):
+            args, kwargs = tree_map(self._without_values, (args, kwargs))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _without_values(self, part: Any) -> Any:
@@ -87,23 +92,16 @@ class FakeGpu(FakeTensorMode):
         return super().__torch_dispatch__(*made, {"dtype": part.dtype, "device": part.device})
 
 
-def _is_of_gpu(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """What is computed of the GPU's tensors, torch itself works out on others, of device meta."""
-    fake = any(isinstance(each, FakeTensor) for each in tree_leaves((args, kwargs)))
-    return fake or _device(kwargs).type == "cuda"
-
-
 def _device(kwargs: dict[str, Any]) -> torch.device:
     return torch.device(kwargs.get("device") or "meta")
 
 
-def _tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    return [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-
-
-def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+def _waits(
+    func: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[Tensor]
+) -> str | None:
     name = func._schema.name.removeprefix("aten::")
-    tensors = _tensors(args, kwargs)
+    if name not in WAITING:
+        return None
     there = [each for each in tensors if _on_gpu(each)]
     if name == "_local_scalar_dense" and there:
         return "the host asks for a value"

@@ -241,15 +241,16 @@ def test_a_recorder_that_is_stopped_and_goes_on_takes_nothing_for_a_signal(tmp_p
         sys.executable,
         "-c",
         START,
-        *python("import time; print(1, flush=True); time.sleep(8)"),
+        *python("import sys; print(1, flush=True); sys.stdin.read()"),
     ]
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as recorder:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=tmp_path, stdin=pipe, stdout=pipe) as recorder:
         recorder.stdout.readline()
         for _ in range(2):
-            time.sleep(0.5)
             recorder.send_signal(signal.SIGSTOP)
-            time.sleep(2.5)
+            time.sleep(2.2)
             recorder.send_signal(signal.SIGCONT)
+            time.sleep(0.3)
         recorder.communicate(timeout=120)
     assert recorder.returncode == 0
     assert read_record(only(tmp_path).rank(0), RankRecord).outcome == "completed"
