@@ -32,7 +32,7 @@ GLIBC: Final = "2.17"
 MACHINES: Final = ("x86_64", "aarch64")
 LIMIT_MB: Final = 150
 # Imported by none of our own code without torch; submitit's and matplotlib's tests are not needed.
-LEFT_OUT: Final = ("**/tests", "**/__pycache__", "**/*.pyi", "bin", "share")
+LEFT_OUT: Final = ("**/tests", "**/__pycache__", "**/*.pyi", "**/*.c", "bin", "share")
 
 
 def build_wheels(into: Path, machines: tuple[str, ...] = MACHINES) -> list[Path]:
@@ -110,7 +110,7 @@ def build_pyz(into: Path, wheel: Path) -> Path:
             for path in site.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         packed = Path(name, "site-packages.zip")
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive:
             for path in sorted(site.rglob("*")):
                 archive.write(path, path.relative_to(site))
         digest = hashlib.sha256(packed.read_bytes()).hexdigest()[:12]
