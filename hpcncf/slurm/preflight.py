@@ -376,7 +376,7 @@ def has_features(constraint: str, features: frozenset[str]) -> bool:
 # is exported to the nodes is not visible from here; --check-node tests it.
 OF_ONE_MACHINE: Final = ("tmpfs", "ramfs", "devtmpfs", "overlay", "squashfs", "rootfs")
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-DISKS: Final = ("ext4", "xfs", "btrfs", "zfs")
+DISKS: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs")
 
 
 def unshared_folder_warning(folder: Path) -> str | None:

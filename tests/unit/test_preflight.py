@@ -243,6 +243,7 @@ def test_any_output_of_scontrol_is_read(text: str) -> None:
 MOUNTS = [
     ("/", "ext4"),
     ("/dev/shm", "tmpfs"),
+    ("/var/tmp", "ext3"),
     ("/home", "nfs4"),
     ("/scratch space", "lustre"),
     ("/data", "ext4"),
@@ -258,6 +259,7 @@ MOUNTS = [
         ("/opt/exported/perhaps", None),
         ("/dev/shm/me", "is on /dev/shm (tmpfs) of this machine"),
         ("/tmp/me", "is on / (ext4) of this machine"),
+        ("/var/tmp/me", "is on /var/tmp (ext3) of this machine"),
         ("/data/me", "is on /data (overlay) of this machine"),
     ],
 )
