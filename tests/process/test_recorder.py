@@ -25,6 +25,8 @@ WAITS_IN_C = """\
 import ctypes, sys, threading
 from pathlib import Path
 from test_recorder import recorded
+from hpcncf.worker import signals
+signals.PATIENCE_S["at_once"] = 1.0
 lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
 with recorded(Path(sys.argv[1])):
     lock(mutex)

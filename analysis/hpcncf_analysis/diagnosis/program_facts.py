@@ -295,24 +295,29 @@ def line_of_thread(thread: ProgramThread) -> SourceLine:
 def loader_places(lines: Iterable[SourceLine], share: float) -> list[Place]:
     """Where the DataLoader with workers is made, if a file of these lines has one such call."""
     for file in dict.fromkeys(each.file for each in lines):
-        text, _ = _source(file)
-        try:
-            tree = ast.parse("\n".join(text))
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        calls = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and any(
-                word.arg == "num_workers" and getattr(word.value, "value", None) != 0
-                for word in node.keywords
-            )
-        ]
-        if len(calls) == 1:
-            at, name = calls[0].lineno, ast.unparse(calls[0].func)
-            return [Place(file, at, name, share, text[at - 1].strip())]
+        if call := _loader_with_workers(file):
+            line, name = call
+            return [Place(file, line, name, share, _source(file)[0][line - 1].strip())]
     return []
+
+
+@functools.lru_cache(maxsize=64)
+def _loader_with_workers(file: str) -> tuple[int, str] | None:
+    """The line and the name of the only call with workers."""
+    try:
+        tree = ast.parse("\n".join(_source(file)[0]))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and any(
+            word.arg == "num_workers" and getattr(word.value, "value", None) != 0
+            for word in node.keywords
+        )
+    ]
+    return (calls[0].lineno, ast.unparse(calls[0].func)) if len(calls) == 1 else None
 
 
 def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[Place, ...]:
