@@ -93,6 +93,15 @@ def test_waits_for_first_batches_and_slow_steps_are_stops_where_they_were_taken(
     assert found.ended_s == pytest.approx(sum(steps) + 1.5)
 
 
+def test_a_sum_counts_once_however_many_pieces_a_slow_step_cuts_it_into() -> None:
+    steps, slow = [*[0.1] * 12, *[0.1, 2.0] * 4], [13, 15, 17, 19]
+    found = built(
+        record(steps, [epoch(0, len(steps))], every=2, pauses=[(0, at, 2.0) for at in slow])
+    )
+    assert len(found.seconds(SLOW)) == 4
+    assert found.step_s == pytest.approx(0.1)
+
+
 def test_the_last_steps_that_no_sum_says_are_there() -> None:
     """Nineteen steps by two: the last took 0.7 s."""
     found = built(record([0.1] * 18 + [0.7], [epoch(0), epoch(1, steps=9)], every=2))

@@ -76,6 +76,8 @@ class Timeline:
     stretches: Sequence[Stretch]
     stops: Sequence[Stop]
     ended_s: float
+    step_s: float
+    """The median over the recorded sums."""
 
     @property
     def kinds(self) -> list[str]:
@@ -157,7 +159,7 @@ def build_timeline(part: TrainingRecord) -> Timeline | None:
             each = step_s[at // every]
             stretches.append(Stretch(now, now + (until - at) * each, each))
             now += (until - at) * each
-    return Timeline(stretches, stops, now)
+    return Timeline(stretches, stops, now, median(seconds) / every)
 
 
 def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
@@ -193,10 +195,7 @@ def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
     if not timelines:
         return None
     heights = {
-        f"{title}: {format_number(1000 * median(each.step_s for each in one.stretches))} ms": (
-            STEPS_IN,
-            LANE_IN * len(one.kinds),
-        )
+        f"{title}: {format_number(1000 * one.step_s)} ms": (STEPS_IN, LANE_IN * len(one.kinds))
         for title, one in timelines.items()
     }
     panels = stack_panels(heights, sharex=False)
