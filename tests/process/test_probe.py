@@ -147,13 +147,13 @@ def decorated():
         @torch.no_grad()
         def step(self):
             work(0.001)
-    list(steps(800, Own))
+    list(steps(400, Own))
 def within():
     class Own(torch.optim.SGD):
         def step(self):
             with torch.no_grad():
                 work(0.001)
-    list(steps(800, Own))
+    list(steps(400, Own))
 def no_grad():
     for step, model in enumerate(steps(20, width=9)):
         copy.deepcopy(model.state_dict())

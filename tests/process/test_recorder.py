@@ -125,7 +125,7 @@ def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     warned = stopped(tmp_path / "warned", signal.SIGUSR2, peer)
     assert warned == str(Stopped(signal.SIGUSR2)), "that is sent to all"
     for name, error in {"failed": ValueError("bad row"), "stopped": Stopped(15)}.items():
-        with recorded(tmp_path / name, Place(rank=2, world_size=3)):
+        with recorded(tmp_path / name, Place(rank=2, world_size=3, local_world_size=3)):
             raise error
     seen = " after another rank ended: rank 2 failed: ValueError: bad row"
     assert stopped(tmp_path / "failed", signal.SIGTERM, peer) == alone + seen
