@@ -194,7 +194,7 @@ def test_an_orphans_time_is_counted(tmp_path: Path) -> None:
     )
     assert hpcncf_run(tmp_path, *python(code)).returncode == 0
     rank = read_record(only(tmp_path).rank(0), RankRecord)
-    assert rank.cpu.user_s + rank.cpu.system_s >= 0.4, "with Python's starts"
+    assert rank.cpu.user_s + rank.cpu.system_s >= 0.3
 
 
 def test_earlier_commands_of_the_folder_stay_active_and_words_need_not_be_utf_8(
