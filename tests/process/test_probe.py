@@ -222,7 +222,7 @@ def test_each_of_few_long_steps_is_timed(trainings: Trainings) -> None:
     seen = trainings["few_long_steps"][1].phases["input"]
     assert seen.entered == 9  # the ninth says that there are no more
     assert seen.waiting is not None
-    assert seen.waiting > 0.9
+    assert seen.waiting > 0.7  # less beside busy neighbours, for which it has to wait, too
 
 
 def test_an_optimizer_made_anew_for_each_step_makes_steps(trainings: Trainings) -> None:
