@@ -274,7 +274,7 @@ class Resident:
 
     def window(self) -> BatchWindow:
         """A window for the rows of `draw`, for a run of one rank."""
-        most = min(self._schedule.rows, max(self._schedule.batch, _at_once(self._device)))
+        most = positives_at_once(self._schedule, self._device)
         return BatchWindow(self._schedule.batch, most, self._device)
 
     def _gather(self, epoch: int, rows: Tensor) -> BatchRows:
@@ -293,19 +293,36 @@ class Resident:
 def check_device_loader(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
-    """Raises HpcncfError if the data and an epoch's order of this node's `ranks` do not fit with
-    `loader: device`. On a CPU it copies none."""
+    """Raises HpcncfError if the data of this node's `ranks` certainly do not fit with `loader:
+    device`. On a CPU it copies none."""
     if training.loader != "device" or device.type == "cpu":
         return
     free, _ = torch.cuda.mem_get_info(device)
     sharing = -(-ranks // torch.cuda.device_count())
-    needed = (sum(each.nbytes for each in _arrays(data)) + 8 * schedule.rows) * sharing
+    needed = device_loader_bytes(data, training, schedule, device) * sharing
     if needed > free:
         raise HpcncfError(
             f"training.loader device: the training data of {plural(sharing, 'rank')} take at least "
             f"{needed / MIB:,.0f} MiB, and {free / MIB:,.0f} MiB are free in GPU {device.index}. "
             "Use loader vectorized, which copies each batch, or more memory."
         )
+
+
+def device_loader_bytes(
+    data: Prepared, training: Training, schedule: Schedule, device: torch.device
+) -> int:
+    """Lower bound of the bytes that one rank holds at once: the data, and an epoch's order while it
+    is computed, or afterwards with the rows drawn from it."""
+    drawn = positives_at_once(schedule, device)
+    row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
+    ordered = 8 * schedule.rows + row * drawn // schedule.world_size
+    whole = sum(each.nbytes for each in _arrays(data))
+    return whole + max(order_bytes(schedule.rows), ordered)
+
+
+def positives_at_once(schedule: Schedule, device: torch.device) -> int:
+    """Maximum number of positives drawn at once, over all ranks."""
+    return min(schedule.rows, max(schedule.batch, _at_once(device)))
 
 
 def _at_once(device: torch.device) -> int:
@@ -344,7 +361,7 @@ def philox(seed: int, purpose: int, epoch: int, rows: Tensor, blocks: int = 1) -
 
 
 def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tensor:
-    """`sampling.epoch_rows` of a whole epoch: int64 [rows]."""
+    """`sampling.epoch_rows` of a whole epoch: int64 [rows]. It holds `order_bytes` meanwhile."""
     each, keys = sampling.rows_per_block(rows), sampling.order_keys(seed, epoch)
     blocks = _permutation(rows // each, keys, device)
     if each == 1:
@@ -352,6 +369,13 @@ def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tenso
     order = torch.arange(rows, device=device)
     order[: len(blocks) * each].view(-1, each)[:] = blocks[:, None] * each + order[:each]
     return order
+
+
+def order_bytes(rows: int) -> int:
+    """Of the three tables that a permutation is made from; in blocks, of the order, the blocks and
+    the rows they are spread to."""
+    blocks = rows // sampling.rows_per_block(rows)
+    return 3 * 8 << sampling.order_bits(rows) if blocks == rows else 8 * (2 * rows + blocks)
 
 
 def _permutation(count: int, keys: list[int], device: torch.device) -> Tensor:

@@ -21,6 +21,7 @@ from hpcncf.ncf.batches import (
     build_batch,
     check_device_loader,
     check_model_memory,
+    device_loader_bytes,
 )
 from hpcncf.ncf.data.prepared import Prepared
 
@@ -113,14 +114,26 @@ def test_every_number_draws_what_it_does_elsewhere(
 TRAINING = Training(loader="device", negatives=4)
 
 
+def test_what_a_rank_holds_is_counted(data: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A row's user, item and 9 context columns, 8 of them small; the bounds of 40 users; all pairs.
+    arrays = 1501 * (4 + 4 + 4 + 8) + 41 * 8 + data.manifest.train_pairs * 4
+    # The order, and every row drawn: user, 5 items, context. More than 3 tables of 2,048 numbers.
+    drawn = 8 * 1501 + 1501 * (8 + 5 * 8 + 36)
+    assert drawn > 3 * 8 * 2048
+    assert device_loader_bytes(data, TRAINING, Schedule(1501, 50), CPU) == arrays + drawn
+    # Of little data the order is most; of one of blocks the rows and the blocks are held.
+    narrow, ranks = TRAINING.model_copy(update={"negatives": 1}), Schedule(1501, 50, 0, 50)
+    assert device_loader_bytes(data, narrow, ranks, CPU) == arrays + 3 * 8 * 2048
+    monkeypatch.setattr(sampling, "MANY_ROWS", 1_000)
+    assert device_loader_bytes(data, narrow, ranks, CPU) == arrays + 8 * (1501 + 93 + 1501)
+
+
 def test_data_that_does_not_fit_is_refused_with_both_sizes(
     data: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks on one of two GPUs."""
     schedule, place = Schedule(1501, 50), torch.device("cuda", 1)
-    # A row's user, item and 9 context columns, 8 of them small, and its place in the order; the
-    # bounds of 40 users; all pairs.
-    needed = 2 * (1501 * (4 + 4 + 4 + 8 + 8) + 41 * 8 + data.manifest.train_pairs * 4)
+    needed = 2 * device_loader_bytes(data, TRAINING, schedule, place)
     free = [needed, needed - 1]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free.pop(0), 0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
