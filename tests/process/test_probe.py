@@ -219,10 +219,13 @@ def test_the_phases_of_short_steps_are_those_that_the_program_measures(
 
 
 def test_each_of_few_long_steps_is_timed(trainings: Trainings) -> None:
-    seen = trainings["few_long_steps"][1].phases["input"]
+    raw, profile = trainings["few_long_steps"]
+    seen = profile.phases["input"]
     assert seen.entered == 9  # the ninth says that there are no more
     assert seen.waiting is not None
-    assert seen.waiting > 0.9
+    # Without a core, beside busy neighbours, it was ready rather than waiting.
+    _, ready, _, ready_before = raw["threads"][raw["main_thread"]]
+    assert seen.waiting > 0.95 - (ready - ready_before) / seen.seconds
 
 
 def test_an_optimizer_made_anew_for_each_step_makes_steps(trainings: Trainings) -> None:
