@@ -58,7 +58,7 @@ def python(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 
@@ -200,6 +200,12 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, 
 Trainings = dict[str, tuple[Any, ProgramProfile]]
 
 
+def without_a_core(record: Any) -> float:
+    """Seconds for which the training thread was ready: beside busy neighbours it did not wait."""
+    _, ready, _, ready_before = record["threads"][record["main_thread"]]
+    return float(ready - ready_before)
+
+
 def test_the_phases_of_short_steps_are_those_that_the_program_measures(
     trainings: Trainings,
 ) -> None:
@@ -209,10 +215,12 @@ def test_the_phases_of_short_steps_are_those_that_the_program_measures(
     assert [(each.batches, each.evaluates) for each in seen.loaders] == [(1999, False)]
     shares = [each / seen.seconds for each in record["spent"]]
     parts = [seen.phases[name].seconds / seen.seconds for name in ("input", "optimizer", "loop")]
-    assert parts[:2] == pytest.approx(shares[:2], abs=0.1)
-    assert shares[2] - 0.1 < parts[2] < shares[2] + 0.3  # what torch does between is there, too
-    waiting = {name: phase.waiting or 0.0 for name, phase in seen.phases.items()}
-    assert waiting["loop"] > max(0.3, 2 * waiting["input"])  # less beside busy neighbours
+    near = 0.1 + without_a_core(record) / seen.seconds  # which may fall into any of the phases
+    assert parts[:2] == pytest.approx(shares[:2], abs=near)
+    assert shares[2] - near < parts[2] < shares[2] + 0.2 + near  # with what torch does between
+    waited = {name: (each.waiting or 0.0) * each.seconds for name, each in seen.phases.items()}
+    assert waited["loop"] > 0.5 * record["spent"][2]  # unknown before a second sample
+    assert waited["loop"] > 4 * waited["input"]
     long_s = sum(wall for wall, *_ in record["long_steps"].values())
     assert 0 < long_s < record["phases"]["untimed"][0]
     assert record["phases"]["untimed"][0] > 0.5 * seen.seconds
@@ -223,9 +231,7 @@ def test_each_of_few_long_steps_is_timed(trainings: Trainings) -> None:
     seen = profile.phases["input"]
     assert seen.entered == 9  # the ninth says that there are no more
     assert seen.waiting is not None
-    # Without a core, beside busy neighbours, it was ready rather than waiting.
-    _, ready, _, ready_before = raw["threads"][raw["main_thread"]]
-    assert seen.waiting > 0.95 - (ready - ready_before) / seen.seconds
+    assert seen.waiting > 0.95 - without_a_core(raw) / seen.seconds
 
 
 def test_an_optimizer_made_anew_for_each_step_makes_steps(trainings: Trainings) -> None:
