@@ -34,13 +34,13 @@ LABEL_ORDER: Final = tuple(
             *Training.model_fields,
             *Resources.model_fields,
             *Model.model_fields,
-            *("data_title", "data_key", "command"),
+            *("remedies", "data_title", "data_key", "command"),
         ]
     )
     if name not in UNLABELLED
 )
 WORKER_SETTINGS: Final = {"workers", "persistent_workers", "prefetch_factor"}
-VALUE_ONLY_SETTINGS: Final = {"loader", "engine", "data_title", "command"}
+VALUE_ONLY_SETTINGS: Final = {"loader", "engine", "remedies", "data_title", "command"}
 MAX_LABEL_WORD: Final = 32
 MAX_VARYING: Final = 5
 """If more settings than this vary, a label names those of its own alone."""
@@ -144,7 +144,9 @@ def _format_setting(name: str, value: Any) -> str:
         return f"data {value[:8]}"
     if name == "num_workers":
         return pluralize(value, "worker")
-    if isinstance(value, list | tuple):  # whole: others may begin alike
+    if name == "remedies":  # as --with has them, and whole: others may begin alike
+        return str(value)
+    if isinstance(value, list | tuple):  # whole, too
         return f"{format_column_name(name)} {'-'.join(map(str, value))}"
     if isinstance(value, bool):
         value = str(value).lower()

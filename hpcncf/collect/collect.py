@@ -105,7 +105,7 @@ TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
 TRAINING_SCALARS: Final = [n for n in TrainingRecord.model_fields if n not in TRAINING_LISTS]
 SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
 # What an attempt's folder may hold; any other JSON file there is foreign.
-KNOWN: Final = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
+KNOWN: Final = re.compile(r"(claim|progress|trial|end|rank-\d+|node-\d+)\.json")
 # Text that a spreadsheet would take for a formula.
 FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
 # Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993): modified z-scores above 3.5. The

@@ -248,9 +248,7 @@ def _build_run(
     key = None
     if program:
         identity = command_identity(program, point.parameters, resources, repeat)
-        if point.remedies:
-            remedies = point.remedies.model_dump(mode="json", exclude_defaults=True)
-            identity["remedies"] = remedies
+        identity = _with_remedies(identity, point.remedies)
     else:
         assert data is not None
         found = data.dataset or datasets.get(data.path)
@@ -319,6 +317,13 @@ def command_identity(
     return run_identity(workload, resources, None, None, None, repeat)
 
 
+def _with_remedies(identity: dict[str, Any], remedies: Remedies) -> dict[str, Any]:
+    """Without any, as it was before there were remedies."""
+    if not remedies:
+        return identity
+    return identity | {"remedies": remedies.model_dump(mode="json", exclude_defaults=True)}
+
+
 def _resource_identity(resources: Resources) -> dict[str, Any]:
     names = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
     # Runs that share a node or a GPU are slower: to measure that, they must be runs of their own.
@@ -362,7 +367,8 @@ def configuration_id(run: Run) -> str:
     repeats, too."""
     if isinstance(run.workload, Program) and not run.by_hand:
         parameters = run.parameters | ({SEED: 0} if SEED in run.parameters else {})
-        return hash_identity(command_identity(run.workload, parameters, run.resources, 0))
+        identity = command_identity(run.workload, parameters, run.resources, 0)
+        return hash_identity(_with_remedies(identity, run.remedies))
     workload: Any = run.workload
     if run.by_hand:
         name, workload = run.varied.get("run.command"), {"command": run.words}
@@ -371,9 +377,8 @@ def configuration_id(run: Run) -> str:
     training = run.training and run.training.model_copy(
         update={SEED: Training.model_fields[SEED].default}
     )
-    return hash_identity(
-        run_identity(workload, run.resources, run.data_key, run.model, training, 0)
-    )
+    identity = run_identity(workload, run.resources, run.data_key, run.model, training, 0)
+    return hash_identity(_with_remedies(identity, run.remedies))
 
 
 def max_core_hours(runs: list[Run]) -> float:

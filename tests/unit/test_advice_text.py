@@ -48,6 +48,21 @@ def test_runs_without_a_speed_are_not_compared() -> None:
     assert concluded(configuration("a", instances_per_s=None)).choices is None
 
 
+def test_what_tune_tried_is_no_request() -> None:
+    """Each trial ends by itself: neither its time nor its job file are those of the program."""
+    words = {"command": ["python", "train.py"]}
+    shown = [configuration("one", workload="command")]
+    for trial in (False, True):
+        job = JobSpec.model_validate({"name": "a", "workload": words | {"trial": trial}})
+        runs = {run.id: run for run in expand_job(job).runs}
+        planned = PlannedJob("a", runs, job)
+        table = judge_job(shown, planned, {})
+        assert (table is None) is planned.of_trials is trial
+    found = conclude(shown, {"completed": 1}, table, of_trials=planned.of_trials)
+    assert "trials of hpcncf tune" in found.sentence
+    assert found.facts
+
+
 def test_the_three_choices_stand_in_one_table() -> None:
     """40 s on one core, 28 s on two (56 core-s, within 40 / 0.7), 25 s on four."""
     found = concluded(

@@ -149,6 +149,12 @@ def test_a_broken_or_foreign_file_is_named_and_the_rest_collected(
     assert all(row["cpu_efficiency"] for row in whole)
 
 
+def test_the_files_of_a_trial_are_known(complete: ResultPaths) -> None:
+    attempt = complete.run(shaped(complete).id).attempt(1)
+    attempt.trial.write_text("{}")
+    assert collect(complete).skipped == []
+
+
 def test_what_belongs_to_other_runs_is_named_and_not_taken_for_ones_own(
     complete: ResultPaths,
 ) -> None:

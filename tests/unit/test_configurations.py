@@ -296,6 +296,22 @@ def test_commands_that_begin_alike_are_no_series() -> None:
     assert efficiency_against_speed(shown) is None
 
 
+def test_a_command_with_remedies_is_a_series_of_its_own() -> None:
+    """And its label has all of them, as --with has them."""
+    long = "rowwise,workers=4,persistent_workers"
+    asked = [None, f"{long},fused", f"{long},foreach"]
+    shown = group_configurations(
+        command("python train.py", cores, remedies=each, config=f"{each}-{cores}")
+        for each in asked
+        for cores in (1, 2)
+    )
+    assert len({one.series for one in shown}) == 3
+    assert {one.label for one in shown if one.cores == 2} == {
+        "2 cores · python train.py",
+        *(f"2 cores · {each} · python train.py" for each in asked[1:]),
+    }
+
+
 def warned(*rows: Any) -> str:
     return "\n".join(find_alerts(rows, group_configurations(rows)))
 

@@ -17,6 +17,7 @@ from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
 from hpcncf.job.spec import (
     JobSpec,
     Program,
+    Remedies,
     Training,
     build_command,
     fill_placeholders,
@@ -145,6 +146,15 @@ def test_commands_are_distinguished_by_their_words() -> None:
     assert before == again
     assert plain == spelled, "a name that is the command itself"
     assert len({before, after, plain}) == 3, "two names are two things to compare"
+
+
+def test_a_program_with_remedies_is_another_configuration() -> None:
+    plan = expand_job(job(parameters={"lr": 0.1}, grid={"remedies.rowwise": [False, True]}))
+    ids = {run.remedies.rowwise: configuration_id(run) for run in plan.runs}
+    assert ids[False] == configuration_id(only()) != ids[True]
+    by_hand = [Remedies(), Remedies(threads=1), Remedies(rowwise=True)]
+    started = [planned(["sleep", "1"], 1, "a", remedies=each) for each in by_hand]
+    assert len(set(map(configuration_id, started))) == 3
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,12 @@ class PlannedJob:
         trains = self.job is not None and self.job.workload == "ncf"
         return self.job.training.epochs if self.job and trains else None
 
+    @property
+    def of_trials(self) -> bool:
+        """Whether hpcncf tune ends these runs after some of their work."""
+        workloads = [run.workload for run in self.runs.values()]
+        return any(isinstance(each, Program) and each.trial for each in workloads)
+
     def configuration(self, job: JobSpec) -> str | None:
         """The id of a job without a grid, on the data as planned; None if its settings clash.
 
@@ -148,9 +154,9 @@ def read_request(paths: ResultPaths) -> PlannedJob:
 def judge_job(
     configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
 ) -> Judgement | None:
-    """The table of judged configurations; None if nothing was measured, or if several commands did
-    different work."""
-    if len({one.command for one in configurations if one.by_hand}) > 1:
+    """The table of judged configurations; None if nothing was measured, if several commands did
+    different work, or if the runs are tune's trials, which are ended after some of their work."""
+    if len({one.command for one in configurations if one.by_hand}) > 1 or planned.of_trials:
         return None
     outcomes = measured_remedies(configurations, planned, diagnoses)
     efficiency = planned.site.min_cpu_efficiency

@@ -61,9 +61,13 @@ CHOICE_NAMES: Final[dict[Choice, str]] = {
     "fastest": "fastest",
 }
 # Columns that are no keys of a job file, or keys of another name.
-NOT_KEYS: Final = {"batch", "data_title", "data_key", "command", "epochs"}
+NOT_KEYS: Final = {"batch", "data_title", "data_key", "command", "epochs", "remedies"}
 # Seeds are repeats, and how long to train is the user's choice: the advice converts to it.
 NOT_ASKED: Final = {"training.seed", "training.epochs"}
+TRIALS: Final = (
+    "These are trials of hpcncf tune, each ended after some of its work. What to ask for is shown "
+    "by the same hpcncf tune command, which repeats no run."
+)
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,11 @@ def conclude(
     outcomes: Outcomes | None = None,
     base: str | None = None,
     advised: Mapping[str, tuple[Advice, str]] | None = None,
+    of_trials: bool = False,
 ) -> Conclusion:
     """`counts`: state -> runs. `base`: the configuration that the job file asks for outside its
-    grid. `advised`: purpose -> advice and the path of its job file."""
+    grid. `advised`: purpose -> advice and the path of its job file. `of_trials`: the runs are
+    trials of hpcncf tune."""
     if not configurations:
         total = sum(counts.values())
         states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
@@ -106,7 +112,8 @@ def conclude(
         facts = [f"{one.label}: {_usage(one)}." for one in configurations[:MAX_FACTS]]
         more = len(configurations) - MAX_FACTS
         facts += [f"And {pluralize(more, 'command')} more, in the table."] if more > 0 else []
-        return Conclusion(f"{len(configurations)} different commands, not compared.", facts=facts)
+        sentence = f"{len(configurations)} different commands, not compared."
+        return Conclusion(TRIALS if of_trials else sentence, facts=facts)
     answer, cause = explain_cause(table, found, measured)
     headline = describe_recommendation(table, configurations, measured, advised or {})
     note = f"Time and core time are for {table.work}."
@@ -183,9 +190,10 @@ def describe_recommendation(
 def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str:
     """The settings of a job file that make this configuration: its ranks and cores, and the others
     that vary among `among`; of more than five, those that differ from most configurations."""
-    if one.by_hand:
-        return pluralize(one.cores, "core")
     row, firsts = one.rows[0], [other.rows[0] for other in among]
+    if one.by_hand:
+        remedies = f", --with {row['remedies']}" if row.get("remedies") else ""
+        return pluralize(one.cores, "core") + remedies
     varying = varying_settings(firsts)
     usual = commonest_values(firsts, varying)
     varying = [name for name in varying if name not in usual or row.get(name) != usual[name]]

@@ -127,7 +127,9 @@ def gather_data(
     return ReportData(
         found=found,
         shown=shown,
-        conclusion=conclude(shown, found.counts(), table, diagnoses, outcomes, base, advised),
+        conclusion=conclude(
+            shown, found.counts(), table, diagnoses, outcomes, base, advised, planned.of_trials
+        ),
         table=table,
         outcomes=outcomes,
         alerts=[*alerts, *failed, *([INCOMPLETE] if shown and not found.complete else [])],
