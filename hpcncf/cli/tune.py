@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import Retired, format_path, print_json, table_layout, warn
-from hpcncf.cli.plan import warn_of_job
+from hpcncf.cli.plan import missing_programs, warn_of_job
 from hpcncf.cli.submit import warn_of_launch
 from hpcncf.errors import UsageError, plural
 from hpcncf.worker.__main__ import add_setting_argument
@@ -90,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.tune.tuning import read_state, send
 
     args.program = len(args.job) > 1 or not args.job[0].endswith((".yaml", ".yml"))
-    tuning: Tuning = _program(args) if args.program else _job_file(args)
+    asked: Tuning = _program(args) if args.program else _job_file(args)
     in_vain = 0
     while True:
-        now = read_state(tuning)
+        now = read_state(_of_present_files(args, asked))
         if now.step.kind == "done":
             return _end(args, now)
         if now.step.kind == "send":
@@ -149,9 +149,26 @@ def _program(args: argparse.Namespace) -> Programs:
     if cores < 1 or (cluster == "local" and cores > most):
         raise UsageError(f"tune: --cores {cores}: expected 1 to {most}")
     budget = args.budget or DEFAULT_BUDGET
-    return build_tuning(
+    tuning = build_tuning(
         args.job, args.results, cores, budget, args.objective, cluster, args.site, args.mem_gb
     )
+    missing = missing_programs([tuning.unchanged_run()])
+    if missing and cluster == "local":
+        raise UsageError("\n".join(f"tune: {line}" for line in missing))
+    warn(*missing)  # compute nodes, or the site's container, may have it
+    return tuning
+
+
+def _of_present_files(args: argparse.Namespace, asked: Tuning) -> Tuning:
+    from hpcncf.tune.program import Programs, of_present_files
+
+    if not isinstance(asked, Programs):
+        return asked
+    tuning, changed = of_present_files(asked)
+    if changed:
+        there = format_path(tuning.paths.folder)
+        _show(args, f"{', '.join(changed)} changed: new trials in {there}, the earlier ones stay")
+    return tuning
 
 
 def _show(args: argparse.Namespace, text: str) -> None:
@@ -348,7 +365,8 @@ def _program_outcome(
 
     found, tried = find_program_outcome(tuning, now), Tried(tuning, now.known)
     if found is None:
-        return {"best": None}, [f"not measured: {now.step.why}"]
+        again = f"hpcncf retry {format_path(tuning.paths.folder)} --wait"
+        return {"best": None}, [f"not measured: {now.step.why}", f"once mended, try again: {again}"]
     setup, base = found.setup, tried.figures.get(tried.base)
     plain = {
         "cores": setup.cores,

@@ -5,6 +5,8 @@ Each setup is a point that the search adds, and its trial a run of a job whose w
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import plural
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Remedies, Resources
 from hpcncf.paths import AttemptPaths, ResultPaths
+from hpcncf.records.code_version import CODE
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf.records.submissions import Cluster
 from hpcncf.tune.search import (
@@ -31,10 +35,11 @@ from hpcncf.tune.search import (
     Step,
     Trial,
     best_first,
+    build_run,
     is_open,
     open_ones,
 )
-from hpcncf.tune.tuning import Row, Tuning
+from hpcncf.tune.tuning import Row, Tuning, read_saved, read_state
 from hpcncf_analysis.diagnosis.diagnose import diagnose_attempt
 from hpcncf_analysis.diagnosis.evidence import Finding
 
@@ -44,6 +49,8 @@ ROUNDING: Final = 1e-4
 # A remedy is worth its line if it makes a step at least this much faster.
 WORTH: Final = 1.05
 UNCHANGED: Final = Remedies()
+# How the names of settings end that a command may be given. Data is not looked at.
+SETTINGS_END: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 
 SUGGESTED: Final[dict[str, tuple[str, ...]]] = {
     "dense_optimizer": ("rowwise",),
@@ -119,6 +126,26 @@ class Programs(Tuning):
         points = tuple(Setup.from_settings(each).point(at) for at, each in enumerate(settings))
         return replace(self, grid=replace(self.grid, settings=settings, points=points))
 
+    @property
+    def program(self) -> Program:
+        assert isinstance(self.grid.job.workload, Program)
+        return self.grid.job.workload
+
+    def unchanged_run(self) -> Run:
+        """The first trial's: the program as it is, with all cores."""
+        settings = Setup(self.cores).settings
+        return build_run(self.grid.job, settings, 0, self.grid.keys, self.grid.datasets)
+
+    def hash_files(self) -> dict[str, str]:
+        """Of the scripts and settings that the command names."""
+        folder, found = Path(self.program.folder), dict[str, str]()
+        for word in self.unchanged_run().words:
+            name = word.partition("=")[2] if word.startswith("-") else word
+            if name.endswith((*CODE, *SETTINGS_END)):
+                with suppress(OSError):
+                    found[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        return found
+
     def measured(self, trial: Trial, row: Row) -> Trial:
         folder = self.paths.run(row["run_id"]).folder
         for path in sorted(folder.glob("attempt-*"), reverse=True):
@@ -183,6 +210,32 @@ def build_tuning(
     paths = ResultPaths((folder or Path("results") / job.name).resolve())
     grid = Grid(job, {}, (), (), {})
     return Programs(paths, grid, objective, core_hours, cluster, None, cores)
+
+
+def of_present_files(tuning: Programs) -> tuple[Programs, list[str]]:
+    """The tuning in the first folder whose trials are of the files as they are now, else in a new
+    one beside it; and the files for which a new one begins."""
+    first, changed = tuning.paths.folder, list[str]()
+    for number in itertools.count(2):
+        if not tuning.paths.tuning.exists():
+            break
+        changed = changed_files(tuning)
+        if not changed:
+            break
+        tuning = replace(tuning, paths=ResultPaths(first.with_name(f"{first.name}-{number}")))
+    return tuning, changed
+
+
+def changed_files(tuning: Programs) -> list[str]:
+    """Files that are not as they were before the first trial. If no trial could be measured, those
+    that were not there or not noted, too: they may have been the reason."""
+    saved, now = read_saved(tuning.paths, tuning.grid.job), tuning.hash_files()
+    changed = [name for name, sha256 in saved.files.items() if now.get(name) != sha256]
+    others = [name for name in now if name not in saved.files]
+    if others and not changed:
+        step = read_state(tuning).step
+        changed = others if step.kind == "done" and step.chosen is None else []
+    return changed
 
 
 def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTrial:

@@ -50,6 +50,9 @@ class Saved(RecordPart):
     """The job file's settings, resolved, but those at their defaults, which a later version may
     have more of: the grid whose places the asks name."""
     rounds: list[Round] = []  # noqa: RUF012  pydantic copies it
+    files: dict[str, str] = {}  # noqa: RUF012  pydantic copies it
+    """Of a program: the files that its command names, with their SHA-256 before the first trial.
+    Tunings of earlier versions have none."""
 
     def asks(self) -> list[Ask]:
         return [ask for one in self.rounds for ask in one.asks]
@@ -115,6 +118,10 @@ class Tuning:
     def extended(self, more: Sequence[dict[str, Any]]) -> Self:  # noqa: ARG002
         """With the points that rounds added."""
         return self
+
+    def hash_files(self) -> dict[str, str]:
+        """SHA-256 of the files that its trials depend on, by name."""
+        return {}
 
     def measured(self, trial: Trial, row: Row) -> Trial:
         """A trial whose run is complete, with its figures."""
@@ -191,6 +198,8 @@ def send(now: Now) -> Launched:
     tuning = now.tuning.extended(now.step.more)
     paths, grid = tuning.paths, tuning.grid
     saved = now.saved.then(now.step) if now.step.asks else now.saved
+    if not saved.files:
+        saved = saved.model_copy(update={"files": tuning.hash_files()})
     with writing(paths.folder), locked(paths):
         if read_saved(paths, grid.job) != now.saved:
             raise UsageError(f"{paths.folder}: another `hpcncf tune` is at work there")

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpcncf import cli
+from hpcncf.monitor.cgroup import usable
 from hpcncf.probe.launch import observed
+from hpcncf.records.schema import read_record, write_record
+from hpcncf.tune.program import build_tuning, changed_files
+from hpcncf.tune.tuning import Saved
 
 PROGRAM = """
 import time, torch
@@ -93,6 +97,7 @@ if __name__ == "__main__":
         (["jobs/a.yaml"], "--budget"),
         (["--cluster", "local", "--cores", "9999", "--", "python", "a.py"], "--cores 9999"),
         (["-s", "a=b", "--cluster", "local", "--", "python", "a.py"], "job file"),
+        (["--cluster", "local", "--", sys.executable, "nix.py"], "nix.py: no such file here"),
     ],
 )
 def test_a_tuning_that_cannot_be_is_refused(
@@ -100,3 +105,25 @@ def test_a_tuning_that_cannot_be_is_refused(
 ) -> None:
     assert cli.main(["tune", *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_a_program_that_failed_is_tried_again_once_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Path("train.py")
+    script.write_text("raise SystemExit(3)")
+    words = ["tune", "--cluster", "local", "--", sys.executable, "train.py"]
+    assert cli.main(words) == 1
+    out = capsys.readouterr().out
+    assert "exit code: 3" in out
+    assert "hpcncf retry results/train-tune --wait" in out
+    tuning = build_tuning(words[4:], None, int(usable()), 0.5, "knee", "local", None, 8.0)
+    assert changed_files(tuning) == []
+    # A tuning of an earlier version, or of a script that was not there.
+    saved = read_record(tuning.paths.tuning, Saved)
+    write_record(tuning.paths.tuning, saved.model_copy(update={"files": {}}))
+    assert changed_files(tuning) == ["train.py"]
+    script.write_text("raise SystemExit(4)")
+    assert cli.main(words) == 1
+    assert "exit code: 4" in capsys.readouterr().out

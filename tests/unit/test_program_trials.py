@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from hpcncf.job.spec import Remedies
+from hpcncf.paths import ResultPaths
+from hpcncf.records.schema import write_record
 from hpcncf.tune import program
 from hpcncf.tune.outcome import ProgramOutcome, find_program_outcome
 from hpcncf.tune.program import Programs, Setup, ShortTrial, Tried
 from hpcncf.tune.search import Ask, Known, Step, build_run
-from hpcncf.tune.tuning import Now
+from hpcncf.tune.tuning import Now, Saved
 
 LOSSES = (0.7, 0.6, 0.55)
 
@@ -219,6 +221,44 @@ def test_a_program_that_fails_is_not_tried_again(tuning: Programs) -> None:
     found = step_of(tuning, seen("", None, fate="failed", reason="exit code 1"))
     assert (found.kind, found.chosen) == ("done", None)
     assert "exit code 1" in found.why
+
+
+def test_trials_of_a_changed_program_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, settings, output = (Path(each) for each in ("train.py", "a.yaml", "out.csv"))
+    for path in (script, settings, output):
+        path.write_text("1")
+    command = ["python", "train.py", "--config=a.yaml", "--out", "out.csv"]
+    first = program.build_tuning(command, None, 4, 1.0, "knee", "local", None, 4.0)
+
+    def found() -> tuple[str, list[str]]:
+        tuning, changed = program.of_present_files(first)
+        return tuning.paths.folder.name, changed
+
+    def measure(folder: str, files: dict[str, str]) -> None:
+        plain = first.grid.job.model_dump(mode="json", exclude_defaults=True)
+        paths = ResultPaths(Path("results", folder))
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        write_record(paths.tuning, Saved(job=plain, files=files))
+
+    assert found() == ("train-tune", [])
+    measure("train-tune", {})
+    script.write_text("2")
+    assert found() == ("train-tune", [])  # an earlier version noted no files
+    measure("train-tune", first.hash_files())
+    output.write_text("2")  # the program's own
+    assert found() == ("train-tune", [])
+    script.write_text("3")
+    assert found() == ("train-tune-2", ["train.py"])
+    measure("train-tune-2", first.hash_files())
+    assert found() == ("train-tune-2", [])
+    settings.write_text("2")
+    assert found() == ("train-tune-3", ["a.yaml"])
+    script.write_text("2")
+    settings.write_text("1")
+    assert found() == ("train-tune", [])  # as it was
 
 
 def test_braces_of_the_command_are_its_own(tuning: Programs) -> None:
