@@ -20,7 +20,7 @@ from hpcncf.worker.__main__ import add_setting_argument
 if TYPE_CHECKING:
     from hpcncf.tune.job_file import JobFile
     from hpcncf.tune.outcome import Outcome, ProgramOutcome
-    from hpcncf.tune.program import Programs
+    from hpcncf.tune.program import Programs, Tried
     from hpcncf.tune.search import Figure, Trial
     from hpcncf.tune.tuning import Now, Tuning
 
@@ -361,7 +361,7 @@ def _program_outcome(
 ) -> tuple[dict[str, Any], list[str]]:
     """As JSON, and in words."""
     from hpcncf.tune.outcome import find_program_outcome
-    from hpcncf.tune.program import Tried
+    from hpcncf.tune.program import WORTH, Tried
 
     found, tried = find_program_outcome(tuning, now), Tried(tuning, now.known)
     if found is None:
@@ -376,6 +376,9 @@ def _program_outcome(
         "mem_gb": found.mem_gb,
         "changes": found.changes,
         "left": found.costs,
+        "trials": found.trials[0],
+        "trials_unchanged": found.trials[1],
+        "unsettled": found.unsettled,
         "left_open": found.left_open,
         "disturbed": found.disturbed,
         "settings": setup.settings,
@@ -393,9 +396,10 @@ def _program_outcome(
             f"{len(own)}",
         ]
 
-    gain = ""
+    gain, unfinished, faster = "", bool(now.step.why), "; ".join(found.unsettled)
     if not setup.remedies:
-        gain = ": no remedy is known to make it faster"
+        if not unfinished and not faster:
+            gain = f": no remedy is known to make it {100 * (WORTH - 1):.0f} % faster"
     elif found.speedup is not None:
         gain = f", {found.speedup:.2f} times as fast as unchanged"
         gain += f" with {tuning.cores} cores" if tuning.cores > 1 else ""
@@ -403,7 +407,9 @@ def _program_outcome(
     heads = ["setup", "ms/step", "interval", "speed", "cores used", "MiB", "trials"]
     lines = [
         *_table(now, heads, cells),
-        f"{tuning.objective}: {setup.label}{gain}",
+        f"{tuning.objective}{', so far' * unfinished}: {setup.label}{gain}",
+        *([_after(tried, found)] if unfinished else []),
+        *([f"faster so far, but not settled: {faster}"] if faster else []),
         *_doubts(found),
         "",
         "#SBATCH --ntasks=1",
@@ -416,6 +422,13 @@ def _program_outcome(
     if found.costs:
         lines += ["", "what still costs time:", *(f"  {line}" for line in found.costs)]
     return {"best": plain}, [*lines, *([f"not finished: {now.step.why}"] if now.step.why else [])]
+
+
+def _after(tried: Tried, found: ProgramOutcome) -> str:
+    """How sure it is when the budget ended."""
+    of_it, of_base = found.trials
+    compared = f" ({tried.base.label}: {of_base})" * (found.setup != tried.base)
+    return f"  trials: {of_it}{compared}; the search is not finished"
 
 
 def _in_ms(seconds: float) -> str:

@@ -16,8 +16,8 @@ from hpcncf.tune.job_file import (
     enough,
     select_whole_runs,
 )
-from hpcncf.tune.program import Programs, Setup, Tried
-from hpcncf.tune.search import Figure, Known, is_open
+from hpcncf.tune.program import Programs, Setup, Tried, is_equal
+from hpcncf.tune.search import Figure, Known, best_first, is_open
 from hpcncf.tune.tuning import Now
 from hpcncf_analysis.advice.judge import judge, mostly_disturbed
 from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
@@ -139,6 +139,11 @@ class ProgramOutcome:
     """Lines of the program to change for good."""
     costs: tuple[str, ...]
     """What still costs its time, and where."""
+    trials: tuple[int, int]
+    """Of it, and of the unchanged program with all the cores."""
+    unsettled: tuple[str, ...]
+    """Setups that are better by their figures, but not recommended: their trials or the unchanged
+    program's are single ones beside neighbours, or differ."""
     left_open: tuple[str, ...]
     disturbed: bool
     """Whether neighbours used its cores, or those of the unchanged program."""
@@ -151,6 +156,9 @@ def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
     tried, best = Tried(tuning, now.known), now.known.figures[now.step.chosen]
     setup, base = tuning.setups[now.step.chosen], tried.figures.get(tried.base)
     own = tried.trials(setup)
+    objective = now.known.rules.objective
+    ranked = best_first(now.known.figures.values(), objective)
+    better = ranked[: ranked.index(best)]
     memory = max(each.memory_mib for each in own) * MEMORY_SPARE / 1024
     return ProgramOutcome(
         setup=setup,
@@ -163,6 +171,8 @@ def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
             for one in tuning.findings(setup)
             if one.cause != "neighbour_load"
         ),
+        trials=(best.runs, base.runs if base else 0),
+        unsettled=tuple(one.point.label for one in better if not is_equal(one, best, objective)),
         left_open=left_open(now.known, best),
         disturbed=any(each.disturbed for each in (*own, *tried.trials(tried.base))),
     )

@@ -362,8 +362,9 @@ def select_trials(tuning: Programs, known: Known) -> Step:
         return Step("done", f"{failed.reason}; its output: hpcncf logs {run}")
     repeats = open_ones(ranked[:REPEATS], tuning.objective)
     unchanged = tried.figures.get(tried.base)
-    if unchanged is not None and unchanged.runs < 2 and unchanged not in repeats:
-        repeats.append(unchanged)
+    once = {ranked[0].point.index: ranked[0]} if _is_disturbed(known, ranked[0]) else {}
+    once |= {unchanged.point.index: unchanged} if unchanged else {}
+    repeats += [one for one in once.values() if one.runs < 2 and one not in repeats]
     if repeats:
         wanted = [tuning.setups[one.point.index] for one in repeats]
         why = "repeats, for some are near each other"
@@ -373,20 +374,37 @@ def select_trials(tuning: Programs, known: Known) -> Step:
 
 def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
     """Of all with the best one's cores that are not known to be slower, with the fewest
-    changes. A single trial beside neighbours shows no gain, and none over it."""
-    alone = {each.ask.point for each in known.trials if not getattr(each, "disturbed", False)}
-    shown = [one for one in ranked if one.runs > 1 or one.point.index in alone]
+    changes. A single trial beside neighbours shows no gain; one over it takes repeats that are
+    clear of it."""
+    objective = known.rules.objective
+    shown = [one for one in ranked if one.runs > 1 or not _is_disturbed(known, one)]
     unchanged = [one for one in ranked if not one.point.values]
     if not any(one in shown for one in unchanged):
-        shown = unchanged or shown or list(ranked)
+        better = ranked[: ranked.index(unchanged[0])] if unchanged else []
+        clear = [
+            one
+            for one in better
+            if one.runs > 1 and not any(is_equal(one, each, objective) for each in unchanged)
+        ]
+        shown = clear or unchanged or shown or list(ranked)
     best = shown[0]
     equal = [
         one
         for one in shown
-        if one.point.cores == best.point.cores
-        and (one.epoch_s < WORTH * best.epoch_s or is_open(best, one, known.rules.objective))
+        if one.point.cores == best.point.cores and is_equal(best, one, objective)
     ]
     return min(equal, key=lambda one: (len(one.point.values), one.epoch_s)).point.index
+
+
+def _is_disturbed(known: Known, one: Figure) -> bool:
+    """Whether neighbours used the cores in all of its trials."""
+    own = [each for each in known.trials if each.ask.point == one.point.index]
+    return all(getattr(each, "disturbed", False) for each in own)
+
+
+def is_equal(best: Figure, other: Figure, objective: Objective) -> bool:
+    """Whether nothing shows that the other is slower, or not by what a change is worth."""
+    return other.epoch_s < WORTH * best.epoch_s or is_open(best, other, objective)
 
 
 def _send(

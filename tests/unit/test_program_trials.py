@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from hpcncf.cli.tune import _end
 from hpcncf.job.spec import Remedies
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import write_record
@@ -66,6 +68,15 @@ def outcome_of(tuning: Programs, *given: Given) -> ProgramOutcome:
     outcome = find_program_outcome(found.tuning, Now(found.tuning, None, found.known, {}, step))
     assert outcome is not None
     return outcome
+
+
+def printed(tuning: Programs, capsys: pytest.CaptureFixture[str], *given: Given) -> list[str]:
+    found = tried(tuning, *given)
+    step = found.tuning.select(found.known)
+    now = Now(found.tuning, None, found.known, {}, step)
+    args = Namespace(job=["python", "train.py"], json=False)
+    _end(args, now)
+    return capsys.readouterr().out.splitlines()
 
 
 @pytest.fixture
@@ -204,6 +215,52 @@ def test_a_gain_beside_neighbours_is_not_recommended(tuning: Programs, whose: st
     assert outcome_of(short, *trials).disturbed == (whose == "")
     assert step_of(short, *trials, *trials).chosen == 1
     assert step_of(short, seen("", 1.0), seen("fused", 0.4)).chosen == 1
+
+
+@pytest.mark.usefixtures("suggestions")
+def test_the_best_so_far_is_named_when_the_budget_ends(
+    tuning: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The only trial of the unchanged program ran beside neighbours."""
+    short = replace(tuning, core_hours=0.001)
+    base = seen("", 0.285, disturbed=True, error=0.1)
+    fast, slow = seen("threads=1", 0.068), seen("fused", 0.2, 4)
+    found = outcome_of(short, base, fast, fast, slow)
+    assert found.setup == fast[0]
+    assert (found.trials, found.unsettled) == ((2, 1), ())
+    lines = printed(short, capsys, base, fast, fast, slow)
+    assert "knee, so far: 4 cores, threads=1, 4.19 times as fast as unchanged with 4 cores" in lines
+    assert "  trials: 2 (4 cores, unchanged: 1); the search is not finished" in lines
+    assert "srun hpcncf run --with threads=1 -- python train.py" in lines
+    # One trial of each: it may be the neighbours' doing, and is not hidden.
+    single = outcome_of(short, base, fast)
+    assert single.setup == base[0]
+    assert single.unsettled == ("4 cores, threads=1",)
+    lines = printed(short, capsys, base, fast)
+    assert "knee, so far: 4 cores, unchanged" in lines
+    assert "faster so far, but not settled: 4 cores, threads=1" in lines
+    # Nothing is faster, and yet the search did not end.
+    assert "knee, so far: 4 cores, unchanged" in printed(short, capsys, seen("", 1.0))
+
+
+@pytest.mark.usefixtures("suggestions")
+def test_no_remedy_is_known_only_at_the_end_of_the_search(
+    tuning: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ("threads=1", "workers=2", "fused", "workers=2,persistent_workers")
+    whole = [seen("", 0.2), seen("", 0.2), *(seen(text, 0.3) for text in texts)]
+    whole += [seen("", 0.9, 2), seen("", 0.9, 1)]
+    assert step_of(tuning, *whole).why == ""
+    lines = printed(tuning, capsys, *whole)
+    assert "knee: 4 cores, unchanged: no remedy is known to make it 5 % faster" in lines
+
+
+@pytest.mark.usefixtures("suggestions")
+def test_the_best_is_repeated_if_its_only_trial_was_beside_neighbours(tuning: Programs) -> None:
+    whole = [seen("", 1.0), seen("", 1.0)]
+    whole += [seen(text, 1.2) for text in ("threads=1", "workers=2")]
+    whole += [seen("fused", 0.4, disturbed=True), seen("fused", 3.0, 2), seen("fused", 3.0, 1)]
+    assert labels(tuning, *whole) == ["4 cores, fused"]
 
 
 @pytest.mark.usefixtures("suggestions")
