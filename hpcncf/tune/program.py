@@ -49,6 +49,7 @@ ROUNDING: Final = 1e-4
 # A remedy is worth its line if it makes a step at least this much faster.
 WORTH: Final = 1.05
 UNCHANGED: Final = Remedies()
+STAY: Final = "persistent_workers"
 # How the names of settings end that a command may be given. Data is not looked at.
 SETTINGS_END: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 
@@ -57,7 +58,7 @@ SUGGESTED: Final[dict[str, tuple[str, ...]]] = {
     "python_input": ("workers=1", "workers=2", "workers=4"),
     "input_io": ("workers=2", "workers=4", "workers=8"),
     "too_few_workers": ("workers=2", "workers=4", "workers=8"),
-    "worker_overhead": ("workers=0", "persistent_workers"),
+    "worker_overhead": ("workers=0", STAY),
 }
 ALWAYS: Final = ("threads=1", "fused")
 
@@ -89,9 +90,12 @@ class Setup:
         cores = values.pop("cpus_per_task")
         return cls(cores, Remedies.model_validate(values))
 
+    @property
+    def changes(self) -> frozenset[str]:
+        return frozenset(filter(None, str(self.remedies).split(",")))
+
     def point(self, index: int) -> Point:
-        changes = frozenset(filter(None, str(self.remedies).split(",")))
-        return Point(index, self.label, self.cores, values=changes)
+        return Point(index, self.label, self.cores, values=self.changes)
 
 
 @dataclass(frozen=True)
@@ -346,12 +350,31 @@ class Tried:
     def step_s(self, setup: Setup) -> float:
         return self.figures[setup].epoch_s if setup in self.figures else math.inf
 
+    def fastest(self, setups: Iterable[Setup], favoured: Setup | None = None) -> Setup:
+        """The others must be worth it to come before the favoured one."""
+        return min(setups, key=lambda one: self.step_s(one) / (WORTH if one == favoured else 1.0))
+
+    @cached_property
+    def failed(self) -> list[frozenset[str]]:
+        """The changes of setups that are out. Whether workers stay fails nothing by itself."""
+        out = {each.ask.point for each in self.known.trials if each.fate == "failed"}
+        found = [setup.changes - {STAY} for at, setup in enumerate(self.tuning.setups) if at in out]
+        return [each for each in found if each]
+
+    def contains_failed(self, setup: Setup) -> bool:
+        """Whether some of its changes are out already: with more of them it would be, too."""
+        return any(each <= setup.changes for each in self.failed)
+
 
 def select_trials(tuning: Programs, known: Known) -> Step:
     tried = Tried(tuning, known)
     ranked = best_first(known.figures.values(), tuning.objective)
     for why, setups in _stages(tried):
-        new = [setup for setup in dict.fromkeys(setups) if setup not in tuning.setups]
+        new = [
+            setup
+            for setup in dict.fromkeys(setups)
+            if setup not in tuning.setups and not tried.contains_failed(setup)
+        ]
         if new:
             return _send(tuning, known, why, new, []) or _no_room(known, ranked, new)
         if tried.base not in tried.figures:
@@ -439,28 +462,26 @@ def _stages(tried: Tried) -> Iterator[tuple[str, list[Setup]]]:
     yield "the program as it is", [base]
     singles = [Setup(base.cores, each) for each in tried.tuning.suggested(base)]
     yield "each remedy by itself", singles
-    best = _combined(tried, singles)
-    together = Setup(base.cores, best)
+    together = Setup(base.cores, _combined(tried, singles))
     yield "what helped, together", [together]
-    more = [Setup(base.cores, _joined(best, each)) for each in tried.tuning.suggested(together)]
+    parts: list[Setup] = []
+    if together not in tried.figures:  # it is out, which one of them may have caused
+        parts = _without_one(tried, together)
+        yield "without one of them", parts
+    best = tried.fastest([together, *parts, *singles, base], favoured=together)
+    suggested = tried.tuning.suggested(best) if best.remedies else []
+    more = [Setup(base.cores, _joined(best.remedies, each)) for each in suggested]
     yield "what is suggested next", more
-    best = min(
-        [together, *more], key=lambda one: tried.step_s(one) / (WORTH if one == together else 1)
-    ).remedies
-    fewer = [Setup(base.cores, each) for each in _without_one(tried, best)]
-    yield "without one of them", fewer
-    limit = WORTH * tried.step_s(Setup(base.cores, best))
-    best = min(
-        (one for one in fewer if tried.step_s(one) < limit),
-        key=tried.step_s,
-        default=Setup(base.cores, best),
-    ).remedies
+    best = tried.fastest([best, *more], favoured=best)
+    parts = _without_one(tried, best)
+    yield "without one of them", parts
+    simpler = [one for one in parts if tried.step_s(one) < WORTH * tried.step_s(best)]
+    best = tried.fastest(simpler or [best])
     ladder = [base.cores // 2**power for power in range(base.cores.bit_length())]
-    chosen = [best]
+    chosen = [best.remedies]
     if base.cores > 1:
-        alternatives = [Setup(base.cores, best), *singles, base]
-        fastest = min((one for one in alternatives if one in tried.figures), key=tried.step_s)
-        chosen = list(dict.fromkeys([*chosen, fastest.remedies]))
+        fastest = tried.fastest([best, *singles, base]).remedies
+        chosen = list(dict.fromkeys([*chosen, fastest]))
     yield "fewer cores", [_fitting(cores, each) for cores in ladder if cores for each in chosen]
 
 
@@ -476,22 +497,22 @@ def _combined(tried: Tried, singles: Iterable[Setup]) -> Remedies:
 
 def _joined(one: Remedies, other: Remedies) -> Remedies:
     values = one.model_dump(exclude_defaults=True) | other.model_dump(exclude_defaults=True)
-    values["persistent_workers"] = bool(values.get("workers"))
+    values[STAY] = bool(values.get("workers"))
     return Remedies.model_validate(values)
 
 
-def _without_one(tried: Tried, best: Remedies) -> list[Remedies]:
+def _without_one(tried: Tried, best: Setup) -> list[Setup]:
     """Of each but the one that helps most by itself: another may have left it nothing to do."""
-    values = best.model_dump(exclude_defaults=True)
-    values.pop("persistent_workers", None)  # comes and goes with the workers
+    values = best.remedies.model_dump(exclude_defaults=True)
+    values.pop(STAY, None)  # comes and goes with the workers
     alone = {
-        name: tried.step_s(Setup(tried.base.cores, Remedies.model_validate({name: value})))
+        name: tried.step_s(Setup(best.cores, Remedies.model_validate({name: value})))
         for name, value in values.items()
     }
     found = []
     for name in sorted(values, key=lambda name: alone[name])[1:]:
         kept = {other: value for other, value in values.items() if other != name}
-        found.append(_joined(UNCHANGED, Remedies.model_validate(kept)))
+        found.append(Setup(best.cores, _joined(UNCHANGED, Remedies.model_validate(kept))))
     return found
 
 

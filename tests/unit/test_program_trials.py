@@ -139,6 +139,36 @@ def test_a_remedy_that_another_leaves_nothing_to_do_is_dropped(tuning: Programs)
     ]
 
 
+def test_nothing_is_built_on_what_is_out(tuning: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def suggested(_: Programs, setup: Setup) -> list[Remedies]:
+        first = ["rowwise", "threads=1", "fused", "workers=1"]
+        words = ["workers=1", "omp=passive"] if setup.remedies else first
+        return [Remedies.parse(each) for each in words]
+
+    monkeypatch.setattr(Programs, "suggested", suggested)
+    given = [seen("", 1.0), seen("rowwise", 0.3), seen("threads=1", 0.7), seen("fused", 0.8)]
+    given.append(seen("workers=1", 0.2, losses=(0.7, 0.5, 0.4)))
+    assert labels(tuning, *given) == ["4 cores, rowwise,threads=1,fused"]
+    given.append(seen("rowwise,threads=1,fused", None, fate="failed", reason="not applied"))
+    parts = ["rowwise,threads=1", "rowwise,fused"]
+    assert labels(tuning, *given) == [f"4 cores, {each}" for each in reversed(parts)]
+    given += [seen("rowwise,threads=1", 0.2), seen("rowwise,fused", 0.5)]
+    # Not on all three, and not with workers.
+    assert labels(tuning, *given) == ["4 cores, rowwise,threads=1,omp=passive"]
+    given.append(seen("rowwise,threads=1,omp=passive", 0.3))
+    assert labels(tuning, *given) == ["2 cores, rowwise,threads=1", "1 core, rowwise"]
+
+
+def test_the_fastest_is_built_on(tuning: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def suggested(_: Programs, setup: Setup) -> list[Remedies]:
+        words = ["omp=passive"] if setup.remedies else ["rowwise", "fused"]
+        return [Remedies.parse(each) for each in words]
+
+    monkeypatch.setattr(Programs, "suggested", suggested)
+    given = [seen("", 1.0), seen("rowwise", 0.3), seen("fused", 0.8), seen("rowwise,fused", 0.4)]
+    assert labels(tuning, *given) == ["4 cores, rowwise,omp=passive"]
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
@@ -247,7 +277,7 @@ def test_the_best_so_far_is_named_when_the_budget_ends(
 def test_no_remedy_is_known_only_at_the_end_of_the_search(
     tuning: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = ("threads=1", "workers=2", "fused", "workers=2,persistent_workers")
+    texts = ("threads=1", "workers=2", "fused")
     whole = [seen("", 0.2), seen("", 0.2), *(seen(text, 0.3) for text in texts)]
     whole += [seen("", 0.9, 2), seen("", 0.9, 1)]
     assert step_of(tuning, *whole).why == ""
