@@ -142,8 +142,8 @@ def _program(args: argparse.Namespace) -> Programs:
     cluster, most = choose_cluster(args.cluster), int(usable())
     if args.cores is None and cluster == "slurm":
         raise UsageError(
-            "tune: give --cores N, the most cores of a trial under Slurm; or --cluster local for "
-            "trials on this machine"
+            "tune: trials run under Slurm, for sbatch is installed: give --cores N, the most cores "
+            "of a trial; or --cluster local for trials on this machine"
         )
     cores = args.cores or most
     if cores < 1 or (cluster == "local" and cores > most):

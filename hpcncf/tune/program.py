@@ -293,10 +293,8 @@ def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) ->
     applied = {remedy for remedy, _ in seen.applied}
     missing = [each for each in asked if each not in applied]
     if missing:
-        return next(
-            (f"not applied: {each}" for each in seen.not_applied if each.split(":")[0] in missing),
-            f"not applied: {missing[0]}",
-        )
+        reasons = [each for each in seen.not_applied if each.split(":")[0] in missing]
+        return f"not applied: {'; '.join(reasons or missing)}"
     if not asked or not unchanged:
         return ""
     if not seen.losses:
@@ -308,8 +306,14 @@ def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) ->
     again = [first_difference(unchanged[0].losses, each.losses) for each in unchanged]
     if any(each is not None for each in again):
         return "unchanged, its losses differ from run to run (does it go on from an earlier one?)"
-    theirs, own = unchanged[0].losses[at], seen.losses[at]
-    return f"other results: loss {own} in step {at + 1}, unchanged {theirs}"
+    theirs, own = (
+        "not finite" if each is None else f"{each:.7g}"
+        for each in (unchanged[0].losses[at], seen.losses[at])
+    )
+    drawn = "; if the data set draws random numbers, workers draw others"
+    return f"other results: loss {own} in step {at + 1}, unchanged {theirs}" + (
+        drawn * bool(setup.remedies.workers)
+    )
 
 
 def first_difference(
@@ -392,7 +396,14 @@ def select_trials(tuning: Programs, known: Known) -> Step:
         wanted = [tuning.setups[one.point.index] for one in repeats]
         why = "repeats, for some are near each other"
         return _send(tuning, known, why, [], repeats) or _no_room(known, ranked, wanted)
-    return Step("done", "", chosen=_simplest(known, ranked), verified=True)
+    chosen = _simplest(known, ranked)
+    plain = Setup(tuning.setups[chosen].cores)
+    # With more cores the program may do as well without a change: then perhaps with as many, too.
+    in_doubt = unchanged and is_equal(known.figures[chosen], unchanged, tuning.objective)
+    if in_doubt and plain not in tuning.setups:
+        why = "the program as it is, with as many cores as the best"
+        return _send(tuning, known, why, [plain], []) or _no_room(known, ranked, [plain])
+    return Step("done", "", chosen=chosen, verified=True)
 
 
 def _simplest(known: Known, ranked: Sequence[Figure]) -> int:

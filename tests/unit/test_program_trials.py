@@ -175,7 +175,12 @@ def test_the_fastest_is_built_on(tuning: Programs, monkeypatch: pytest.MonkeyPat
         ({"losses": (0.7, 0.61, 0.55)}, "loss 0.61 in step 2, unchanged 0.6"),
         ({"losses": ()}, "not seen"),
         ({"losses": (0.7, None, 0.55)}, "step 2"),
+        ({"losses": (0.7, 0.6123456789, 0.5)}, "loss 0.6123457 in step 2, unchanged 0.6"),
         ({"applied": (), "not_applied": ("threads=1: why",)}, "not applied: threads=1: why"),
+        (
+            {"applied": (), "not_applied": ("threads=1: a", "fused: b", "threads=1: c")},
+            "not applied: threads=1: a; threads=1: c",
+        ),
         ({"fate": "failed", "reason": "it failed"}, "it failed"),
     ],
 )
@@ -186,6 +191,28 @@ def test_a_remedy_that_cannot_show_the_same_results_is_out(
     (reason,) = (trial.reason for trial in found.known.trials if trial.fate == "failed")
     assert part in reason
     assert list(found.known.figures) == [0]
+
+
+def test_random_numbers_of_workers_are_named(tuning: Programs) -> None:
+    """Only if workers were among the changes."""
+    for text, named in (("workers=2", True), ("workers=0", False), ("fused", False)):
+        found = tried(tuning, seen("", 1.0), seen(text, 0.1, losses=(0.7, 0.5, 0.4)))
+        (reason,) = (trial.reason for trial in found.known.trials if trial.fate == "failed")
+        assert ("random numbers" in reason) == named
+
+
+@pytest.mark.usefixtures("suggestions")
+def test_no_change_is_recommended_with_fewer_cores_that_gains_nothing(tuning: Programs) -> None:
+    given = [seen("", 1.0), seen("", 1.0), seen("threads=1", 1.2), seen("workers=2", 1.2)]
+    given += [seen("fused", 0.9), seen("fused", 0.95, 2), seen("fused", 1.0, 1)]
+    given = [one for one in given for at in range(3)]
+    assert labels(tuning, *given) == ["1 core, unchanged"]
+    assert outcome_of(tuning, *given, *3 * [seen("", 1.01, 1)]).setup == Setup(1)
+    assert outcome_of(tuning, *given, *3 * [seen("", 1.2, 1)]).setup == seen("fused", 1.0, 1)[0]
+    # A change that clearly gains needs no such trial.
+    clear = [*given[:12], *3 * [seen("fused", 0.3)]]
+    clear += [*3 * [seen("fused", 0.5, 2)], *3 * [seen("fused", 0.9, 1)]]
+    assert step_of(tuning, *clear).kind == "done"
 
 
 def test_losses_that_round_differently_are_the_same() -> None:
