@@ -22,6 +22,7 @@ from hpcncf.tune.tuning import Now
 from hpcncf_analysis.advice.judge import judge, mostly_disturbed
 from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
 from hpcncf_analysis.configurations import Configuration
+from hpcncf_analysis.diagnosis.evidence import Finding
 from hpcncf_analysis.diagnosis.format import headline
 from hpcncf_analysis.scaling import MODELS, distinct
 
@@ -167,7 +168,7 @@ def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
         mem_gb=max(1, math.ceil(memory)),
         changes=tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),
         costs=tuple(
-            ": ".join([headline(one), *(each.name for each in one.places[:1]), one.remedy])
+            ": ".join([headline(one), *(each.name for each in one.places[:1]), advice(tried, one)])
             for one in tuning.findings(setup)
             if one.cause != "neighbour_load"
         ),
@@ -176,6 +177,17 @@ def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
         left_open=left_open(now.known, best),
         disturbed=any(each.disturbed for each in (*own, *tried.trials(tried.base))),
     )
+
+
+# Causes whose only remedies are what trials apply: tried, and not recommended, they are settled.
+APPLIED: Final = {"dense_optimizer": ("rowwise", "fused")}
+
+
+def advice(tried: Tried, finding: Finding) -> str:
+    names = APPLIED.get(finding.cause)
+    if names and tried.names.issuperset(names):
+        return f"{' and '.join(names)} were tried, and gain no more here."
+    return finding.remedy
 
 
 FOR_GOOD: Final[dict[str, str]] = {

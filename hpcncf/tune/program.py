@@ -365,6 +365,15 @@ class Tried:
         found = [setup.changes - {STAY} for at, setup in enumerate(self.tuning.setups) if at in out]
         return [each for each in found if each]
 
+    @property
+    def names(self) -> set[str]:
+        """Of the remedies in trials that ended, as `workers`."""
+        ended = {
+            each.ask.point for each in self.known.trials if each.fate in ("completed", "failed")
+        }
+        setups = (setup for at, setup in enumerate(self.tuning.setups) if at in ended)
+        return {each.partition("=")[0] for setup in setups for each in setup.changes}
+
     def contains_failed(self, setup: Setup) -> bool:
         """Whether some of its changes are out already: with more of them it would be, too."""
         return any(each <= setup.changes for each in self.failed)

@@ -18,6 +18,7 @@ from hpcncf.tune.outcome import ProgramOutcome, find_program_outcome
 from hpcncf.tune.program import Programs, Setup, ShortTrial, Tried
 from hpcncf.tune.search import Ask, Known, Step, build_run
 from hpcncf.tune.tuning import Now, Saved
+from hpcncf_analysis.diagnosis.evidence import Finding
 
 LOSSES = (0.7, 0.6, 0.55)
 
@@ -191,6 +192,23 @@ def test_a_remedy_that_cannot_show_the_same_results_is_out(
     (reason,) = (trial.reason for trial in found.known.trials if trial.fate == "failed")
     assert part in reason
     assert list(found.known.figures) == [0]
+
+
+@pytest.mark.parametrize("trials", [1, 2])
+def test_a_remedy_that_was_tried_is_not_advised_for_what_still_costs(
+    tuning: Programs, monkeypatch: pytest.MonkeyPatch, trials: int
+) -> None:
+    """As of a program that calls `rowwise` itself."""
+    causes = {"dense_optimizer": "call rowwise", "python_input": "make whole batches"}
+    findings = [
+        Finding(cause, 0.4, "time", ("a",), remedy, places=()) for cause, remedy in causes.items()
+    ]
+    monkeypatch.setattr(Programs, "findings", lambda *_: findings)
+    given = [seen("", 1.0), seen("fused", 0.5), seen("rowwise", None, fate="failed", reason="x")]
+    dense, python = outcome_of(replace(tuning, core_hours=0.001), *given[: trials + 1]).costs
+    assert ("call rowwise" in dense) == (trials == 1)
+    assert dense.startswith("dense_optimizer: costs 40")
+    assert "make whole batches" in python
 
 
 def test_random_numbers_of_workers_are_named(tuning: Programs) -> None:
