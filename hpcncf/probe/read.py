@@ -161,6 +161,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         ],
         parameters=sum(each["parameters"] for each in tables) if tables else None,
         optimizer=tables[0]["optimizer"] if tables else None,
+        fused=any(each["fused"] for each in tables),
         torch_threads=raw["torch_threads"],
         cpus=raw["cores"],
         main_cpu_s=None if ready_s is None else ready_s[0],

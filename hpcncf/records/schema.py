@@ -453,6 +453,8 @@ class ProgramProfile(RecordPart):
     tables: list[ProgramTable]
     parameters: Integer | None
     optimizer: str | None
+    fused: bool = False
+    """Whether one of its optimizers updates all parameters in one kernel."""
     torch_threads: Integer | None
     cpus: Integer | None
     main_cpu_s: Number | None

@@ -82,6 +82,7 @@ def test_remedies_are_applied_where_they_can_be_and_the_losses_stay(tmp_path: Pa
     assert of_fused == {"Adam", "SGD", "Adagrad"}
     bare_record, _ = read_profiles(tmp_path / "seen0")
     assert all(each.remedies == [] for each in bare_record)
+    assert (seen.fused, any(each.fused for each in bare_record)) == (True, False)
 
 
 def test_the_summary_and_the_record_have_what_was_not_applied(tmp_path: Path) -> None:

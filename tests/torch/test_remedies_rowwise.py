@@ -25,7 +25,7 @@ from hpcncf.errors import UsageError
 from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
 from hpcncf.remedies.row_rules import AdamWRule
 from hpcncf.remedies.rowwise_optimizer import SMALL, Rowwise
-from hpcncf_analysis.diagnosis.rules_program import LEAST_BY_ROWS
+from hpcncf_analysis.diagnosis.rules_program import LEAST_BY_ROWS, LEAST_IF_FUSED
 
 ROWS = 17
 
@@ -529,7 +529,7 @@ def test_small_tables_are_left_to_torch() -> None:
     assert not optimizer._optimizer_step_pre_hooks  # they would cost a small model some per cent
     assert not optimizer._optimizer_step_post_hooks
     # The diagnosis advises it for the same tables. It cannot ask: it imports no torch.
-    assert SMALL["for_each"] == LEAST_BY_ROWS
+    assert SMALL == {"for_each": LEAST_BY_ROWS, "fused": LEAST_IF_FUSED}
 
 
 def first_of(optimizer: torch.optim.Optimizer) -> Tensor:

@@ -197,6 +197,8 @@ CAUSES: list[tuple[str, Evidence]] = [
     ("dense_optimizer", seen(profile(LAYER, **tall(20_480, 205, 3560)))),
     ("", seen(profile(SMALL, **tall(4000, 32, 1595)))),
     ("dense_optimizer", seen(profile(SMALL, **tall(4000, 32, 300)))),
+    ("", seen(profile(WALK, **tall(100_000, 16, 500, fused=True)))),
+    ("dense_optimizer", seen(profile(WALK, **tall(200_000, 16, 500, fused=True)))),
     # Ranks: one is late, has more to do in whatever is known, or all wait for the exchange.
     ("straggler", seen(*ranks(*LATE))),
     ("load_imbalance", seen(*ranks(*LATE, samples=[1800, 900]))),

@@ -52,8 +52,9 @@ NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)
 ALL_LEFT: Final = 0.9
-# Numbers in a table from which on `hpcncf.remedies.rowwise` takes it.
+# Numbers in a table from which on `hpcncf.remedies.rowwise` takes it; of a fused optimizer.
 LEAST_BY_ROWS: Final = 2**19
+LEAST_IF_FUSED: Final = 2**21
 # The feed-forward layer of a transformer; tables of 2,000 rows and more are rarely as wide.
 TALL: Final = 4
 
@@ -340,7 +341,10 @@ def _dense_optimizer(program: Program) -> Finding | None:
     left = [min(ALL_LEFT, cost * touched / rows) for cost in SCATTERED]
     if left[0] == ALL_LEFT:
         return None  # an update of scattered rows would take as long as the walk
-    large = any(each.rows * each.width >= LEAST_BY_ROWS for each in few)
+    least = LEAST_IF_FUSED if rank.fused else LEAST_BY_ROWS
+    large = any(each.rows * each.width >= least for each in few)
+    if rank.fused and not large:
+        return None  # it walks them as fast as their rows alone
     return Finding(
         "dense_optimizer",
         min(1.0, share + made / 2),

@@ -36,7 +36,12 @@ def _look(torch, optimizer):
                 tables.append([*parameter.shape, None, sparse])
                 continue
             tables.append([*parameter.shape, _rows(gradient.detach()), False])
-    return {"optimizer": type(optimizer).__name__, "parameters": parameters, "tables": tables}
+    return {
+        "optimizer": type(optimizer).__name__,
+        "fused": any(group.get("fused") for group in optimizer.param_groups),
+        "parameters": parameters,
+        "tables": tables,
+    }
 
 
 def _rows(gradient):
