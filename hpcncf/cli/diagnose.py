@@ -122,7 +122,7 @@ def _diagnose_results(folder: Path) -> tuple[Named, Scores]:
 
 def _describe(name: str, diagnosis: Diagnosis, number: int) -> Iterator[str]:
     """The lines of one of so many runs."""
-    from hpcncf_analysis.diagnosis.format import counts, describe, headline, verdict
+    from hpcncf_analysis.diagnosis.format import counts, describe, disturbance, headline, verdict
 
     named = f" ({name})" if name else ""
     if number > IN_FULL:
@@ -130,6 +130,8 @@ def _describe(name: str, diagnosis: Diagnosis, number: int) -> Iterator[str]:
         yield line
         return
     yield f"{counts(diagnosis.cores)}: run {diagnosis.run_id}{named}"
+    if disturbed := disturbance(diagnosis):
+        yield f"disturbed: {disturbed}"
     yield verdict(diagnosis)
     if diagnosis.primary:
         yield from (f"  {line}" for line in describe(diagnosis.primary))

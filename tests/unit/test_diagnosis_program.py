@@ -526,3 +526,16 @@ def test_threads_that_neighbours_hold_up_are_better_fewer(threads: int, advised:
     assert found
     assert found.cause == "neighbour_load"
     assert ("--with threads=1" in found.remedy) is advised
+
+
+@pytest.mark.parametrize(("others", "disturbed"), [(1.2, True), (0.3, False)])
+def test_what_neighbours_took_comes_before_all_shares_and_gains(
+    others: float, disturbed: bool
+) -> None:
+    rank = profile(INPUT, runqueue_s=20.0)
+    held = {"others_cores": others, "runqueue_s": 60.0, "runnable": 1.0, "elapsed_s": 100.0}
+    text = text_of(seen(rank, cores=CoreCounts(2.0, 2.0, 0.8), **held))
+    assert "Expected" in text
+    assert text.startswith("Disturbed") is disturbed
+    assert ("took 0.6 of its 2 cores" in text.partition("Where the time goes")[0]) is disturbed
+    assert ("beside the others" in text) is disturbed

@@ -156,8 +156,8 @@ def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
 def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:
     """By cost, each after what explains it.
 
-    `inside`: the probe saw the program. Its own causes are there without the neighbour, too, which
-    stands behind all that it does not explain.
+    `inside`: the probe saw the program. Its own causes can be changed, so the neighbour stands
+    behind all that it does not explain.
     """
     rank = {"neighbour_load": 3} if inside else {}
     if any(finding.cause == "too_short_to_judge" for finding in findings):

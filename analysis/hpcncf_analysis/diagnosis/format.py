@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding, Gain
 from hpcncf_analysis.formatting import THIN, format_cores, format_percent, format_ratio
 
@@ -48,6 +49,19 @@ def verdict(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "healthy":
         return "healthy: no cause accounts for 20 % or more of the time or cores"
     return f"unknown: the records do not show {diagnosis.missing[0]}"
+
+
+def disturbance(diagnosis: Diagnosis) -> str:
+    """That neighbours make its figures doubtful; empty if none does."""
+    for finding in diagnosis.findings:
+        if finding.cause == "neighbour_load" and diagnosis.cores.usable:
+            taken = finding.share * diagnosis.cores.usable
+            return (
+                f"other processes took {format_cores(taken)} of its "
+                f"{pluralize(diagnosis.cores.usable, 'core')} while it waited: shares and "
+                "expected gains may differ on a quiet machine"
+            )
+    return ""
 
 
 def describe(finding: Finding) -> Iterator[str]:

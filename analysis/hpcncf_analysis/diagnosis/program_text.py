@@ -9,6 +9,7 @@ from typing import Final
 
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
+from hpcncf_analysis.diagnosis.format import disturbance
 from hpcncf_analysis.diagnosis.program_facts import PHASES, Program
 from hpcncf_analysis.diagnosis.rules_program import faster
 from hpcncf_analysis.formatting import THIN, format_cores, format_duration, format_number
@@ -56,9 +57,15 @@ CAUSES: Final = {
 
 
 def lines(evidence: Evidence, diagnosis: Diagnosis) -> list[str]:
-    """`Where the time goes`, the causes, and the cores to ask for."""
+    """Whether it was disturbed, `Where the time goes`, the causes, and the cores to ask for."""
     program = Program(evidence)
-    text = [*_where(program), *_causes(diagnosis), *_ask(diagnosis, program)]
+    disturbed = disturbance(diagnosis)
+    text = [
+        *(_wrap(f"{disturbed}.", "Disturbed ") if disturbed else ()),
+        *_where(program),
+        *_causes(diagnosis),
+        *_ask(diagnosis, program),
+    ]
     return [line.replace(THIN, " ") for line in text]
 
 
@@ -146,6 +153,7 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
             reason = f"unknown: not seen {diagnosis.missing[0]}" if diagnosis.missing else "unknown"
         return [f"Cause     none: {reason}"]
     text = []
+    beside = " beside the others" if disturbance(diagnosis) else ""
     for number, finding in enumerate(found[:MOST_CAUSES], 1):
         label = f"Cause {number}   "
         cost = f" ({finding.share:.0%} of the {finding.of})" if finding.share >= 0.01 else ""
@@ -156,7 +164,7 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
             text.append(_cut(" " * len(label) + first.name))
             advice = first.advice
         text += _wrap(_sentence(finding.evidence[0]), " " * len(label))
-        gain = _gain(finding, found[: number - 1])
+        gain = _gain(finding, found[: number - 1], beside)
         remedy = _sentence(finding.remedy)
         if advice:
             problem, _, change = advice.partition(". ")
@@ -171,8 +179,8 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _gain(finding: Finding, before: Sequence[Finding]) -> str:
-    """` Expected 1.2x, 3.1x once cause 1 is gone.`; the causes before it cost other time."""
+def _gain(finding: Finding, before: Sequence[Finding], beside: str) -> str:
+    """` Expected 1.2x, 3.1x with cause 1 gone, too.`; the causes before it cost other time."""
     gain = finding.gain
     if gain is None or gain.what != "instances_per_s":
         return ""
@@ -180,7 +188,7 @@ def _gain(finding: Finding, before: Sequence[Finding]) -> str:
     factor = gain.factor if expected else gain.high
     if not 1.05 <= factor < MOST_GAIN:
         return ""
-    text = f" {'Expected' if expected else 'At most'} {factor:.1f}x"
+    text = f" {'Expected' if expected else 'At most'} {factor:.1f}x{beside}"
     gone = [number for number, each in enumerate(before, 1) if each.gain and each.of == "time"]
     if gone:
         saved = sum(1 - 1 / each.gain.factor for each in [*before, finding] if each.gain)
