@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(name: str) -> Reading:
     """Of a file, a folder of logs, a pipe, or the text itself in quotes."""
-    from hpcncf_analysis.explain.explain import read_log_folder, read_text
+    from hpcncf_analysis.explain.explain import POSSIBLE, read_log_folder, read_text
     from hpcncf_analysis.explain.parsers import job_id_from_name
 
     if name == "-":
@@ -81,9 +81,12 @@ def _read(name: str) -> Reading:
         is_there = False
     if not is_there:
         found = read_text(name)
-        if found.jobs or "\n" in name:
+        if found.jobs or found.problems or "\n" in name:
             return found
-        raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
+        raise UsageError(
+            f"{name[:80]}: no such file or folder, and no summary of a job; understood are "
+            f"{POSSIBLE}"
+        )
     is_record = path.name.startswith("rank-") and path.suffix == ".json"
     if is_record or (path / "plan.json").exists():
         raise UsageError(

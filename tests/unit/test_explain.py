@@ -129,6 +129,20 @@ def test_the_forums_two_lines_are_one_core_busy() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "CPU efficiency 20 %",
+        "Job 7 ran for two hours with a CPU efficiency of 20 %. GPU efficiency was 70 %.",
+        "CPU Efficiency: 20.00% of 10:00:00 core-walltime",
+    ],
+)
+def test_a_sentence_gives_the_share_of_cores_used(text: str) -> None:
+    (job,) = read_text(text).jobs
+    assert (job.efficiency, replace(job, cores=5).cores_used) == pytest.approx((0.2, 1.0))
+    assert [job.source for job in read_text(f"{TEXTS['seff']}\n{text}").jobs] == ["seff"]
+
+
+@pytest.mark.parametrize(
     ("cpu_s", "elapsed_s", "efficiency", "cores"),
     [
         (8566, 8570, 0.2, 5),
@@ -340,6 +354,8 @@ def test_very_many_jobs_are_a_table_and_the_one_that_idled_most(
         (["nowhere.txt"], "no such file"),
         (["no where.txt"], "no such file"),
         (["long" * 100], "no such file"),
+        (["hello world"], "no summary of a job; understood are seff"),
+        (["CPU efficiency 20,5%"], "decimal comma"),
         (["two\nlines"], "no summary"),
         (["empty.txt"], "no summary of a job in it; understood are seff"),
         (["results"], "Read it with `hpcncf diagnose results`"),

@@ -19,6 +19,7 @@ from hpcncf_analysis.explain.parsers import (
     read_reportseff,
     read_sacct,
     read_seff,
+    read_sentence,
 )
 from hpcncf_analysis.formatting import (
     NONE,
@@ -31,7 +32,8 @@ from hpcncf_analysis.formatting import (
 READERS: Final = (read_seff, read_reportseff, read_sacct, read_lsf, read_pbs)
 POSSIBLE: Final = (
     "seff; reportseff; sacct with its header (default, --long, --format, --parsable); LSF's "
-    "bjobs -l, bhist -l and job report; PBS's qstat -f; a folder of Slurm's logs"
+    "bjobs -l, bhist -l and job report; PBS's qstat -f; a folder of Slurm's logs; "
+    "'CPU efficiency 20 %'"
 )
 
 
@@ -43,7 +45,7 @@ class Reading:
 
 
 def read_text(text: str) -> Reading:
-    jobs = tuple(job for read in READERS for job in read(text))
+    jobs = tuple(job for read in READERS for job in read(text)) or tuple(read_sentence(text))
     problems = []
     if comma := COMMA.search(text):
         problems.append(

@@ -79,7 +79,7 @@ class Job:
     """Figures of one job; None if the text does not have them."""
 
     source: str
-    """`seff`, `reportseff`, `sacct`, `LSF`, `PBS` or `log`."""
+    """`seff`, `reportseff`, `sacct`, `LSF`, `PBS`, `log`, or `text` for a sentence."""
     id: str = ""
     state: str = ""
     """The scheduler's own word, without what follows it."""
@@ -159,6 +159,16 @@ class Job:
     @property
     def is_at_work(self) -> bool:
         return self.state in AT_WORK
+
+
+_EFFICIENCY: Final = re.compile(
+    r"\bCPU[ -]efficiency\b(?:\s*[:=]|\s+(?:of|is|was))?\s*(\d+(?:\.\d+)?\s?%)", re.IGNORECASE
+)
+
+
+def read_sentence(text: str) -> list[Job]:
+    """Of an e-mail, or a line of seff alone: `a CPU efficiency of 20 %`."""
+    return [Job("text", printed_efficiency=share(found)) for found in _EFFICIENCY.findall(text)]
 
 
 # Source: contribs/seff/seff in Slurm's repository, its print statements. `Cores per node` is
