@@ -518,6 +518,12 @@ def test_cores_whose_threads_only_wait_are_not_asked_for(
     assert bool(spinning) == ("of it by threads" in text)
 
 
+def test_phases_that_work_are_no_waste() -> None:
+    text = text_of(seen(profile(STEP)))
+    assert "backward 45%" in text
+    assert "Cause none: no known waste" in text
+
+
 @pytest.mark.parametrize(("threads", "advised"), [(2, True), (1, False)])
 def test_threads_that_neighbours_hold_up_are_better_fewer(threads: int, advised: bool) -> None:
     rank = profile(STEP, torch_threads=threads, runqueue_s=20.0)

@@ -148,7 +148,7 @@ def _meaning(program: Program, phase: str) -> str:
 def _causes(diagnosis: Diagnosis) -> list[str]:
     found = diagnosis.findings
     if not found:
-        reason = "no cause takes a fifth of the time or of the cores"
+        reason = "no known waste takes a fifth of the time or of the cores"
         if diagnosis.verdict == "unknown":
             reason = f"unknown: not seen {diagnosis.missing[0]}" if diagnosis.missing else "unknown"
         return [f"Cause     none: {reason}"]
