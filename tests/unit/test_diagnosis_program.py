@@ -518,6 +518,25 @@ def test_cores_whose_threads_only_wait_are_not_asked_for(
     assert bool(spinning) == ("of it by threads" in text)
 
 
+@pytest.mark.parametrize(
+    ("changes", "hinted"),
+    [
+        ({"steps": 50_000}, True),  # of 2 ms
+        ({"steps": 5000}, False),  # of 20 ms
+        ({"steps": 50_000, "main_cpu_s": 190.0}, False),  # no threads but Python's
+        ({"steps": 50_000, "gpu_busy": 0.9}, False),
+        ({"steps": 50_000, "ranks": 2}, False),
+    ],
+)
+def test_one_core_may_do_for_short_steps_of_several_threads(
+    changes: dict[str, Any], hinted: bool
+) -> None:
+    rank = profile(STEP, cpu_s=190.0, **changes)
+    text = text_of(seen(rank, cores=CoreCounts(2.0, 2.0, 1.9)))
+    assert "Ask for 2 cores" in text
+    assert ("one may be as fast: hpcncf tune" in text) is hinted
+
+
 def test_phases_that_work_are_no_waste() -> None:
     text = text_of(seen(profile(STEP)))
     assert "backward 45%" in text

@@ -11,7 +11,7 @@ from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
 from hpcncf_analysis.diagnosis.format import disturbance
 from hpcncf_analysis.diagnosis.program_facts import PHASES, Program
-from hpcncf_analysis.diagnosis.rules_program import faster
+from hpcncf_analysis.diagnosis.rules_program import LONG_STEP_S, faster
 from hpcncf_analysis.formatting import THIN, format_cores, format_duration, format_number
 
 WIDTH: Final = 80
@@ -219,7 +219,17 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
             f", {format_cores(library)} of it by threads of a library such as BLAS, which may only "
             "wait: compare with hpcncf run --with threads=1"
         )
+    if need > 1 and _may_fit_one_core(program):
+        text += "; for steps this short one may be as fast: hpcncf tune"
     return _wrap(f"{text})", "Ask for   ")
+
+
+def _may_fit_one_core(program: Program) -> bool:
+    """Whether all but torch's threads fit one core, in steps too short to gain much by those."""
+    rank, used = program.longest, program.evidence.cores.used or 0.0
+    is_alone = not program.several and len(program.ranks) == 1 and not rank.gpu_busy
+    is_short = 0 < rank.seconds < LONG_STEP_S * rank.steps
+    return is_alone and is_short and used - program.library_cores <= 1 + SOME_CORES
 
 
 def _wrap(text: str, label: str) -> list[str]:
