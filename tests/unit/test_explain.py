@@ -128,6 +128,14 @@ def test_the_forums_two_lines_are_one_core_busy() -> None:
     assert any("--cores N" in text for text in seen.unknown)
 
 
+@pytest.mark.parametrize(("peak", "open_question"), [(None, True), (0.6, True), (0.2, False)])
+def test_an_average_of_one_core_may_be_of_several(peak: float | None, open_question: bool) -> None:
+    job = Job("LSF", cores=5, printed_efficiency=0.2, peak_efficiency=peak)
+    for seen in (explain(job), explain(replace(job, cores=None))):
+        assert ("as much as one core" in seen.follows[0]) is open_question
+    assert any("several for a part" in text for text in explain(job).unknown) is open_question
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -172,7 +180,9 @@ def test_three_figures_give_the_fourth(
 def test_the_forums_lines_with_their_times_need_no_question(text: str) -> None:
     seen = explain(read_text(text).jobs[0])
     assert seen.job.cores == 5
-    assert "exactly one core busy, 1/5" in seen.follows[0]
+    average_alone = seen.job.peak_efficiency is None
+    busy = "as much as one core busy all the time" if average_alone else "one core busy"
+    assert f"exactly {busy}, 1/5" in seen.follows[0]
     assert seen.job.core_hours_idle == pytest.approx(0.8 * 5 * 8570 / 3600)
     assert not any("--cores" in text for text in seen.unknown)
 
@@ -181,8 +191,8 @@ def test_the_forums_lines_with_their_times_need_no_question(text: str) -> None:
     ("cpu_s", "cores", "follows", "unknown"),
     [
         (0.0, 4, "almost no CPU used", "waited for"),
-        (100.0, 4, "exactly one core busy, 1/4", "held to fewer cores"),
-        (110.0, 4, "about one core busy, 3 cores idle", "held to fewer cores"),
+        (100.0, 4, "exactly as much as one core busy all the time, 1/4", "held to fewer cores"),
+        (110.0, 4, "about as much as one core busy all the time, of 4", "held to fewer cores"),
         (100.0, 1, "the cores were busy", "a second core"),
         (60.0, 1, "some of them idle", "waited for"),
         (200.0, 4, "hardware threads", "some ranks or threads work"),

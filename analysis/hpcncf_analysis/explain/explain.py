@@ -83,6 +83,7 @@ BUSY_WITH: Final = (
     "kernel counts that as work",
     "how fast it was, and whether fewer cores would be as fast",
 )
+SEVERAL: Final = "whether that was one core all the time, or several for a part of it"
 ONE_BUSY: Final = (
     "whether the job was held to fewer cores (affinity, cgroup, srun without --cpus-per-task) or "
     "its work is done by one thread",
@@ -96,6 +97,11 @@ NEIGHBOURS: Final = "whether others were busy on the same cores"
 NODES: Final = "which node or rank waited for which"
 
 
+def kept_to_one(job: Job, cores: int) -> bool:
+    """Whether its busiest moment had no second core; only LSF reports one."""
+    return job.peak_efficiency is not None and job.peak_efficiency * cores <= ONE[1]
+
+
 def left_open(job: Job) -> list[str]:
     """Questions that the figures do not answer."""
     if job.is_waiting:
@@ -106,7 +112,7 @@ def left_open(job: Job) -> list[str]:
     asked = [NO_CORES] if job.cores is None else []
     one_busy = used is not None and ONE[0] <= used <= ONE[1]
     if efficiency is None:
-        return [*asked, *(ONE_BUSY if one_busy else ()), NEIGHBOURS]
+        return [*asked, *([*ONE_BUSY, SEVERAL] if one_busy else ()), NEIGHBOURS]
     if efficiency >= BUSY and job.cores == 1:
         asked.append("whether a second core would make it faster")
     elif efficiency >= BUSY:
@@ -114,7 +120,9 @@ def left_open(job: Job) -> list[str]:
     elif (used is not None and used < HARDLY) or job.cores == 1:
         asked += [WAITED, NEIGHBOURS]
     else:
-        asked += [*(ONE_BUSY if used is None or used <= ONE[1] else SOME_BUSY), NEIGHBOURS]
+        asked += ONE_BUSY if used is None or used <= ONE[1] else SOME_BUSY
+        asked += [SEVERAL] if one_busy and not kept_to_one(job, job.cores or 1) else []
+        asked.append(NEIGHBOURS)
     return [*asked, NODES] if job.nodes and job.nodes > 1 else asked
 
 
@@ -202,22 +210,27 @@ def _cores(job: Job) -> list[str]:
         text = f"{_two(efficiency)} of the cores reserved"
         likely = round(1 / efficiency) if efficiency > 0 else 0
         if 2 <= likely <= 256 and abs(efficiency * likely - 1) <= EXACT:
-            return [f"{text}: with {likely} cores this is one core busy, 1/{likely}"]
+            return [f"{text}: with {likely} cores this is {_one_busy(job, likely)}, 1/{likely}"]
         return [f"{text} were used"]
     text = f"{used:.2f} of {pluralize(cores, 'core')} used on average ({_two(efficiency)})"
-    return [f"{text}: {_pattern(used, cores)}"]
+    return [f"{text}: {_pattern(used, cores, _one_busy(job, cores))}"]
 
 
-def _pattern(used: float, cores: int) -> str:
+def _one_busy(job: Job, cores: int) -> str:
+    """What an average of one core means: several can have been busy, unless a peak excludes it."""
+    return "one core busy" if kept_to_one(job, cores) else "as much as one core busy all the time"
+
+
+def _pattern(used: float, cores: int, one_busy: str) -> str:
     """What the number of cores used looks like."""
     if used > cores * (1 + EXACT):
         return "more than it was given: nothing held it to its cores, or threads share them"
     if used >= BUSY * cores:
         return "the cores were busy"
     if abs(used - 1) <= EXACT and cores > 1:
-        return f"exactly one core busy, 1/{cores} of what was reserved"
+        return f"exactly {one_busy}, 1/{cores} of what was reserved"
     if cores > 1 and ONE[0] <= used <= ONE[1]:
-        return f"about one core busy, {pluralize(cores - 1, 'core')} idle"
+        return f"about {one_busy}, of {cores}"
     if used < HARDLY:
         return (
             "almost no CPU used: the job was waiting, or its work ran in processes that were not "
@@ -235,7 +248,7 @@ def _peak(job: Job) -> list[str]:
     if at_peak is None:
         return [f"at its busiest {_two(peak)}"]
     text = f"at its busiest {at_peak:.2f} cores ({_two(peak)}, a mean over {SAMPLE})"
-    alone = job.cores and job.cores > 1 and at_peak <= ONE[1]
+    alone = job.cores and job.cores > 1 and kept_to_one(job, job.cores)
     return [f"{text}: never a second core" if alone else text]
 
 
