@@ -134,11 +134,15 @@ def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
     if args.dataset == "yelp":
         return datasets.prepare_yelp(output, source, seed, negatives, force, report)
     if source or not args.or_synthetic:
-        source = source or datasets.find_zip(report)
+        try:
+            source = source or datasets.find_zip(report)
+        except datasets.Unavailable as error:
+            instead = "--or-synthetic generates data of its shape instead"
+            raise datasets.Unavailable(f"{error}; {instead}") from None
         return datasets.prepare_frappe(output, source, seed, negatives, force)
     written, reason = datasets.prepare_frappe_or_synthetic(output, seed, negatives, force, report)
     if reason:
-        print(f"hpcncf: {reason}", file=sys.stderr)
+        print(f"hpcncf: note: the real Frappe is not available. {reason}", file=sys.stderr)
     return written
 
 

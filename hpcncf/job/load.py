@@ -164,7 +164,8 @@ def build_plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
             if data.dataset not in (None, found):
                 raise UsageError(
                     f"data.dataset: expected {data.dataset!r}, but {data.path} was prepared from "
-                    f"{found!r}"
+                    f"{found!r}. Use it with -s data.dataset={found}, or prepare {data.dataset} in "
+                    "another folder"
                 )
     except UsageError as error:
         raise UsageError(f"{_file_with(path, overrides)}: {error}") from None

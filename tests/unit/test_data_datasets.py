@@ -276,6 +276,18 @@ def test_synthetic_data_stands_in_until_frappe_is_available(tmp_path: Path, cach
     assert or_synthetic(folder) == ("already there", "frappe", False)
 
 
+@pytest.mark.usefixtures("cached")
+@pytest.mark.parametrize("given", [False, True])
+def test_the_stand_in_is_advised_only_if_it_was_not_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: bool
+) -> None:
+    words = ["--test-negatives", "2", "-o", str(tmp_path / "out"), *["--or-synthetic"][:given]]
+    assert cli.main(["data", "prepare", "frappe", *words]) == (0 if given else 1)
+    complaint = capsys.readouterr().err
+    assert "--source FILE" in complaint
+    assert ("--or-synthetic" in complaint) is not given
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_stand_in_of_an_earlier_format_makes_way_too(
     tmp_path: Path, cached: Path, force: bool

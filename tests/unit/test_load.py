@@ -249,4 +249,6 @@ def test_data_of_another_kind_than_the_job_file_says_is_refused(
     tmp_path: Path, tiny_data: Path
 ) -> None:
     text = f"name: a\ndata: {{dataset: frappe, path: {tiny_data}}}\n"
-    assert "prepared from 'synthetic'" in refusal(tmp_path, text)
+    complaint = refusal(tmp_path, text)
+    assert "prepared from 'synthetic'" in complaint
+    assert "-s data.dataset=synthetic" in complaint

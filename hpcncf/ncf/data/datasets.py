@@ -140,8 +140,7 @@ def find_zip(report: Report, url: str = URL) -> Path:
         searched = " nor in ".join(str(folder) for folder in folders)
         raise Unavailable(
             f"{ZIP}: not in {searched}, and {error}. Download it by other means and give it "
-            "with --source FILE, or set HPCNCF_DATA to its folder; --or-synthetic generates data "
-            "of its shape instead"
+            "with --source FILE, or set HPCNCF_DATA to its folder"
         ) from None
     return cache_folder() / ZIP
 
