@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from hpcncf import __version__
-from hpcncf.errors import HpcncfError, UsageError, printable
+from hpcncf.errors import HpcncfError, UsageError, did_you_mean, printable
 
 # Each command is a module with add_arguments(parser) and run(args) -> exit code. It imports what is
 # slow (pydantic, pandas, torch) inside run, and is itself imported only if it is the command.
@@ -114,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         top = _parser_for(words)
-        args = top.parse_args(words)
+        args, unknown = top.parse_known_args(words)
+        if unknown:
+            raise UsageError(_describe_unknown(unknown, args.verb, top))
         if args.print_completion:
             print(completion_script(top, args.print_completion))
             return 0
@@ -143,7 +145,22 @@ def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
         raise UsageError(f"{first}: no longer a command. Use `{RETIRED[first]}` instead.")
     if words and words[0] in (*VERBS, *HIDDEN):
         return parser([first])
+    if words and not words[0].startswith("-"):
+        close = did_you_mean(words[0], [*VERBS, *RETIRED])
+        raise UsageError(f"{words[0]}: no such command.{close} `hpcncf --help` lists them.")
     return parser([]) if list(words) in ([], ["-h"], ["--help"], ["--version"]) else parser()
+
+
+def _describe_unknown(words: Sequence[str], verb: str | None, top: argparse.ArgumentParser) -> str:
+    """That a command does not take these words."""
+    command = f"hpcncf {verb}" if verb else "hpcncf"
+    options = [option for action in _actions(top) for option in action.option_strings]
+    first = next((word for word in words if word.startswith("-")), "")
+    close = did_you_mean(first.partition("=")[0], options) if first else ""
+    return (
+        f"{f'{verb}: ' if verb else ''}unknown arguments: {' '.join(words)}.{close} "
+        f"`{command} --help` lists the known ones."
+    )
 
 
 def completion_script(top: argparse.ArgumentParser, shell: str) -> str:

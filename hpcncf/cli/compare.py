@@ -17,6 +17,7 @@ A and B are results folders, run ids, or run folders. B / A above 1 is faster.
 With --threshold it is a check for CI: exit code 4 if slower or worse, 3 if the repeats are too few.
 example: hpcncf compare results/before results/after --threshold 0.05
 """
+EXPECTED = "expected a results folder (with plan.json), one of its runs/<id>, or a run's id"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,13 +79,13 @@ def _side(name: str, results: Path | None, repeats: bool) -> Side:
         folder = path.resolve()
         return side_from_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
     if path.exists() or "/" in name:
-        raise UsageError(
-            f"{name}: expected a results folder (with plan.json), one of its runs/<id>, or a run's "
-            "id"
-        )
+        raise UsageError(f"{name}: {EXPECTED}")
     from hpcncf.cli import lookup
 
-    paths, _, run = lookup.run(name, results)
+    try:
+        paths, _, run = lookup.run(name, results)
+    except UsageError as error:
+        raise UsageError(f"{error}; {EXPECTED}") from None
     return side_from_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
 
 

@@ -236,7 +236,11 @@ class Remedies(Settings):
         values: dict[str, Any] = {}
         for word in filter(None, (each.strip() for each in text.split(","))):
             name, equals, value = word.partition("=")
-            values[name] = (int(value) if value.isdigit() else value) if equals else True
+            field = cls.model_fields.get(name)
+            if field and field.default is None and not value:
+                raise UsageError(f"--with: {name}: needs a value: {name}=VALUE")
+            is_whole = re.fullmatch(r"-?\d+", value, re.ASCII)
+            values[name] = (int(value) if is_whole else value) if equals else True
         return validate_settings(cls, values, "--with")
 
     def __bool__(self) -> bool:

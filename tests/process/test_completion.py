@@ -91,6 +91,24 @@ def test_a_retired_command_names_the_new_one(verb: str, capsys: pytest.CaptureFi
     assert cli.RETIRED[verb] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["rnu"], "rnu: no such command. Did you mean 'run'?"),
+        (["run", "--wiht", "threads=1", "--", "true"], "Did you mean '--with'?"),
+        (["status", "--watsh=3"], "Did you mean '--watch'?"),
+        (["data", "info", "there", "--jsn"], "Did you mean '--json'?"),
+        (["--versoin"], "Did you mean '--version'?"),
+        (["report", "there", "more"], "unknown arguments: more. `hpcncf report --help`"),
+    ],
+)
+def test_a_mistyped_word_gets_the_closest(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert meant in capsys.readouterr().err
+
+
 def test_help_lists_each_command_in_its_group_by_at_most_eight_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

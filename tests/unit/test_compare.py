@@ -383,6 +383,7 @@ def test_markdown_is_one_table_and_json_the_same_figures(
     ("words", "message"),
     [
         (["nowhere/a", "nowhere/b"], "expected a results folder"),
+        (["no-run", "{before}"], "expected a results folder"),
         (["{before}", "{before}", "--threshold", "1.5"], "expected a share"),
         (["{empty}", "{empty}"], "expected a results folder"),
         (["{record}", "{record}"], "expected a results folder"),

@@ -32,7 +32,9 @@ def test_text_and_settings_are_the_same() -> None:
     ("text", "part"),
     [
         ("rowise", "Did you mean 'rowwise'"),
-        ("threads", "threads: "),
+        ("threads", "threads: needs a value: threads=VALUE"),
+        ("threads=", "needs a value"),
+        ("workers=-1", "greater than or equal to 0"),
         ("threads=0", "threads: "),
         ("fused=3", "fused: "),
         ("fused,foreach", "exclude"),
