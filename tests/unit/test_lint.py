@@ -341,6 +341,13 @@ def test_the_lines_of_a_forums_program_are_found() -> None:
     assert not {"dense-embedding", "layer-size"} & {rule for _, rule in rules(sgd)}
 
 
+@pytest.mark.parametrize("call", ["rowwise(model, adam)", "hpcncf.remedies.rowwise(model, adam)"])
+def test_rowwise_is_not_advised_to_a_file_that_calls_it(call: str) -> None:
+    dense = "table = nn.Embedding(50_000, 8)\nadam = Adam(table.parameters())\n"
+    assert rules(dense) == [(1, "dense-embedding")]
+    assert rules(f"{dense}{call}\n") == []
+
+
 @pytest.mark.parametrize(
     "line",
     [
