@@ -12,6 +12,7 @@ from hpcncf.records.schema import (
     ProgramLoader,
     ProgramPhase,
     ProgramProfile,
+    ProgramRemedy,
     ProgramTable,
     ProgramThread,
     SourceLine,
@@ -535,6 +536,24 @@ def test_one_core_may_do_for_short_steps_of_several_threads(
     text = text_of(seen(rank, cores=CoreCounts(2.0, 2.0, 1.9)))
     assert "Ask for 2 cores" in text
     assert ("one may be as fast: hpcncf tune" in text) is hinted
+
+
+def test_threads_that_were_asked_for_are_not_called_too_few() -> None:
+    asked = ProgramRemedy(remedy="threads=1", applied=True, to="torch", count=1)
+    given, own = (
+        only(seen(profile(STEP, torch_threads=1, remedies=remedies), cores=TWO_CORES))
+        for remedies in ([asked], [])
+    )
+    assert given.cause == own.cause == "serial_step"
+    assert "--with threads=1" in given.remedy
+    assert "as many threads as cores" in own.remedy
+
+
+def test_a_program_has_no_settings_of_a_training() -> None:
+    (found,) = diagnose_evidence(seen(profile(STEP), runnable=8.0, cores=TWO_CORES)).findings
+    assert found.cause == "oversubscribed"
+    assert "OMP_NUM_THREADS" in found.remedy
+    assert "training.threads" not in found.remedy
 
 
 def test_phases_that_work_are_no_waste() -> None:

@@ -147,13 +147,14 @@ def oversubscribed(evidence: Evidence) -> Finding | None:
         lines.append(f"{evidence.involuntary_per_s:,.0f} involuntary context switches a second")
     asked = evidence.training.get("threads")
     too_many = isinstance(asked, int) and asked * ranks > usable
+    auto = "training.threads auto, or " if evidence.trained else ""
     return Finding(
         "oversubscribed",
         share,
         "time",
         tuple(lines),
-        "Run no more threads than usable cores: training.threads auto, or OMP_NUM_THREADS and the "
-        "number of workers such that their product is the cores.",
+        f"Run no more threads than usable cores: {auto}OMP_NUM_THREADS and the number of workers "
+        "such that their product is the cores.",
         applied(evidence, threads="auto") if too_many else {},
     )
 

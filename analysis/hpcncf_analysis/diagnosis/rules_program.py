@@ -586,6 +586,9 @@ def _serial(program: Program) -> Finding | None:
         facts.append(f"torch was set to {pluralize(rank.torch_threads or 0, 'thread')}")
         remedy = "Give torch as many threads as cores (torch.set_num_threads, OMP_NUM_THREADS), or "
         remedy += "ask for fewer cores."
+        asked = [each.remedy for each in rank.remedies if each.remedy.startswith("threads=")]
+        if asked:
+            remedy = f"Ask for fewer cores: the others idle by --with {asked[0]}."
     return Finding(
         "serial_step",
         compute * (1 - used / usable),
