@@ -139,7 +139,10 @@ def write_json(path: Path, recorded: Recorded) -> None:
         "rank": recorded.rank.model_dump(mode="json"),
         "node": recorded.node.model_dump(mode="json"),
     }
+    is_new = not path.parent.exists()
     try:
         write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+        if is_new:
+            print(f"hpcncf: {path.parent}: new folder, made for {path.name}", file=sys.stderr)
     except OSError as error:
         print(f"hpcncf: {path}: not written: {error.strerror}", file=sys.stderr)

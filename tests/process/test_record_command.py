@@ -56,6 +56,15 @@ def only(folder: Path) -> AttemptPaths:
     return attempt
 
 
+def test_a_folder_made_for_the_json_file_is_named(tmp_path: Path) -> None:
+    first, again = (
+        hpcncf_run(tmp_path, "--quiet", "--json", "new/deep/a.json", "--", "true") for _ in range(2)
+    )
+    assert first.stderr == f"hpcncf: {tmp_path}/new/deep: new folder, made for a.json\n"
+    assert again.stderr == ""
+    assert (tmp_path / "new/deep/a.json").is_file()
+
+
 def test_a_command_is_not_disturbed_and_leaves_the_records_of_a_run(tmp_path: Path) -> None:
     code = SPIN.format(seconds=0.4) + (
         "import signal, sys; print(sys.stdin.read().upper()); print('reported', file=sys.stderr)\n"
