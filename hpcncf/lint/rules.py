@@ -7,10 +7,11 @@ from typing import Final
 
 from hpcncf.errors import plural
 
+DRAW_NEGATIVES: Final = "Draw negatives for a whole batch at once: hpcncf.remedies.NegativeSampler"
 # In the order of docs/lint.md.
 RULES: Final = {
-    "set-difference": "builds a list of all items except the user's to draw a few of them. Draw an "
-    "item and draw again if the user has it, or search the user's sorted items (docs/engines.md)",
+    "set-difference": "builds a list of all items except the user's to draw a few of them. "
+    f"{DRAW_NEGATIVES}",
     "pandas-per-sample": ".{name} goes through pandas for each sample. Convert the columns to "
     "arrays once, in __init__ (`self.users = frame['user'].to_numpy()`)",
     "tensor-per-sample": "creates a tensor for each sample, by {name}(). Index tensors created "

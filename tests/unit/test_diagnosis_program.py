@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from make_evidence import command
 
+from hpcncf.lint.rules import DRAW_NEGATIVES
 from hpcncf.records.schema import (
     ProgramLoader,
     ProgramPhase,
@@ -468,6 +469,20 @@ def test_the_remedy_of_an_input_is_by_what_its_line_does(
         line("input", 2, 0.2, file=file, function="main", outside=True),
     ]
     assert remedy in only(seen(profile(INPUT, lines=lines), cores=FOUR_CORES)).remedy
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_drawn_negatives_have_one_remedy_with_workers_and_without(
+    workers: int, tmp_path: Path
+) -> None:
+    text = ["def __getitem__(self, i):", "    return choice(list(set(self.items) - self.seen[i]))"]
+    file = source(tmp_path, *text)
+    hot = line("loop" if workers else "input", 2, 1.0, file=file, function="__getitem__")
+    ranks = [profile(INPUT, lines=[hot])]
+    if workers:
+        made = worker(0.9).model_copy(update={"lines": [hot]})
+        ranks = [profile(INPUT, loaders=[loader(workers=workers)]), made]
+    assert DRAW_NEGATIVES in text_of(seen(*ranks, cores=TWO_CORES))
 
 
 def text_of(evidence: Evidence) -> str:

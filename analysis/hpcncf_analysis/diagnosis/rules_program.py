@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from hpcncf.lint.rules import DRAW_NEGATIVES
 from hpcncf.records.schema import ProgramLoader, ProgramProfile, ProgramTable, SourceLine
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import expected_gain, thresholds
@@ -230,7 +231,7 @@ def _input_remedy(program: Program, share: float, places: Sequence[Place]) -> tu
         )
     remedy = "Make whole batches at once by array operations: hpcncf.remedies.BatchLoader."
     if NEGATIVES.search(text):
-        remedy = "Draw negatives for a whole batch at once: hpcncf.remedies.NegativeSampler."
+        remedy = f"{DRAW_NEGATIVES}."
     return remedy, reduced(share, expected_gain.VECTORIZED)
 
 
