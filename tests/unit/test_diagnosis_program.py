@@ -282,6 +282,22 @@ def test_how_much_is_enough_to_judge(said: str, evidence: Evidence) -> None:
     assert evidence.failed is None or "how it would have ended" in judged.missing[0]
 
 
+@pytest.mark.parametrize("elapsed_s", [1.5, 30.0])
+def test_few_steps_name_their_cause_and_no_gain(elapsed_s: float) -> None:
+    def text(steps: int) -> str:
+        return text_of(seen(profile({"input": 0.6, "forward": 0.4}, steps=steps), **times))
+
+    times = {"elapsed_s": elapsed_s, "cores": ONE_CORE}
+    assert "Expected" in text(10)
+    assert "only 9 steps counted" not in text(10)
+    assert "Cause 1 input is made" in text(9)
+    assert "only 9 steps counted, too few to expect a gain" in text(9)
+    assert "Expected" not in text(9)
+    assert "Expected" in text_of(
+        seen(profile({"input": 60.0, "forward": 40.0}, steps=9), cores=ONE_CORE)
+    )
+
+
 @pytest.mark.parametrize(("rows", "remedy"), [(100_000, "rowwise"), (30_000, "fused")])
 def test_small_tables_are_not_advised_what_leaves_them_alone(rows: int, remedy: str) -> None:
     assert remedy in only(seen(profile(WALK, **tall(rows, 16, 150)))).remedy

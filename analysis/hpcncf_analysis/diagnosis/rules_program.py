@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from hpcncf.lint.rules import DRAW_NEGATIVES
@@ -106,7 +107,19 @@ def find(evidence: Evidence) -> list[Finding]:
         _serial,
         _memory,
     )
-    return [found for rule in rules if (found := rule(program)) is not None]
+    findings = [found for rule in rules if (found := rule(program)) is not None]
+    return [_without_gain(each, program) for each in findings]
+
+
+def _without_gain(finding: Finding, program: Program) -> Finding:
+    """The finding itself, unless its share is one of single steps: then with that remark."""
+    steps = max(each.steps for each in program.ranks)
+    few = 0 < steps < thresholds.SHORT_STEPS and program.evidence.elapsed_s < thresholds.LONG_S
+    if not few or finding.gain is None or finding.cause == "startup_bound":
+        return finding
+    fact, *others = finding.evidence
+    remark = f"only {pluralize(steps, 'step')} counted, too few to expect a gain"
+    return replace(finding, gain=None, evidence=(f"{fact}; {remark}", *others))
 
 
 def _startup(program: Program) -> Finding | None:
