@@ -487,6 +487,12 @@ def test_the_remedy_of_an_input_is_by_what_its_line_does(
     assert remedy in only(seen(profile(INPUT, lines=lines), cores=FOUR_CORES)).remedy
 
 
+def test_an_item_drawn_until_it_is_new_is_a_drawn_negative(tmp_path: Path) -> None:
+    file = source(tmp_path, "while n in self.liked[u]:")
+    hot = line("input", 1, 1.0, file=file, function="__getitem__")
+    assert DRAW_NEGATIVES in text_of(seen(profile(INPUT, lines=[hot]), cores=TWO_CORES))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_drawn_negatives_have_one_remedy_with_workers_and_without(
     workers: int, tmp_path: Path

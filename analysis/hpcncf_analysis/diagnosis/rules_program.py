@@ -49,7 +49,7 @@ UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
     r"\b(load|open|imread|read\w*)\(|\bre\.(find|split|sub)|strptime"
 )
-NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
+NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in |\bwhile \w+ in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)

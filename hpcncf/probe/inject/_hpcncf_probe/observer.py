@@ -10,7 +10,15 @@ from functools import partial
 from itertools import accumulate, chain, repeat
 from operator import attrgetter, itemgetter
 
-from _hpcncf_probe import apply_remedies, cuda_events, imports, tables, torch_phases, trial_speed
+from _hpcncf_probe import (
+    apply_remedies,
+    cuda_events,
+    imports,
+    lines,
+    tables,
+    torch_phases,
+    trial_speed,
+)
 from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, Clock
 
 FORMAT = 1
@@ -195,7 +203,8 @@ class Observer:
         # A sample in a turn of the clock's, whose system call takes the thread's waits for a core,
         # says nothing of the program's lines.
         if stopped and stopped[0][0].co_filename not in TURNS:
-            self._add(self.stacks, (phase, *_look(stopped, self.kind != "worker")), gap)
+            whole = self.kind != "worker"
+            self._add(self.stacks, (phase, *_look(stopped, whole, self.thread)), gap)
         for ident, other in others.items():
             _, stack, _ = _look(other)
             self._add(self.others, (ident, other[0][0].co_name, stack[-1:]), 4 * gap)
@@ -441,20 +450,22 @@ def _stopped_at(frame):
     return found
 
 
-def _look(frames, whole=True):
+def _look(frames, whole=True, thread=None):
     """What is being done, the user's frames inside the phase (outermost first), and the library's
     function if there are no such frames.
 
     A frame is (file, line, function). The loop's frames, outside the phase's begin, would take the
     blame for a loader's work: they are kept only where there are no others, and `whole` is true.
+    `thread`: which one they are of.
     """
     doing, stack, library, last = "", [], "", None
     inner = None  # a comprehension or lambda, which belongs to the function around it
     for depth, (code, line, at, variables) in enumerate(frames):
         name = code.co_filename
-        if depth == 0 and is_user(name, variables):
-            line = _line_worked_on(code, at) or line
-        line = line or _line_before(code, at)
+        began = depth == 1 and lines.has_begun(frames[0][0], frames[0][2])
+        if (depth == 0 or began) and is_user(name, variables):
+            line = lines.worked_on(code, at, thread) or line
+        line = line or lines.before(code, at)
         if "_hpcncf_probe" in name:
             if stack or inner or not whole:
                 break
@@ -486,72 +497,6 @@ def _look(frames, whole=True):
     if inner is not None:
         stack.append(inner)
     return doing, tuple(reversed(stack[:MOST_FRAMES])), library or ("" if stack else last or "")
-
-
-def _line_before(code, at):
-    """The last line before code that has none, as the jump at the end of a loop's body."""
-    found = code.co_firstlineno
-    for begin, _, line in code.co_lines():
-        if begin > at:
-            break
-        found = line or found
-    return found
-
-
-# (code, instruction) -> its lines, as `_lines_of_body` gives them, and the share that each is owed.
-_BODIES = {}
-# Instructions after which Python 3.11 and later let go of the interpreter's lock, but for
-# `list.append`; a conditional jump backward falls through as often as not.
-CHECKS = ("CALL", "JUMP_BACKWARD", "RESUME")
-WORKS = ("BINARY", "BUILD", "COMPARE", "CONTAINS", "FORMAT", "INPLACE", "STORE_SUBSCR", "UNPACK")
-
-
-def _line_worked_on(code, at):
-    """A line of the loop's body, if the thread let go of the lock at the jump that ends it.
-
-    Arithmetic and indexing never let go of it, however long they take: the jump would take the
-    blame for all of them. Its samples are given to the lines in turn, by their operations.
-    """
-    body = _BODIES.get((id(code), at))
-    if body is None:
-        if len(_BODIES) >= MOST_STACKS:
-            return None
-        body = _BODIES[id(code), at] = (code, _lines_of_body(code, at), {})
-    _, shares, owed = body
-    if not shares:
-        return None
-    for line, share in shares.items():
-        owed[line] = owed.get(line, 0.0) + share
-    chosen = max(owed, key=owed.get)
-    owed[chosen] -= 1.0
-    return chosen
-
-
-def _lines_of_body(code, at):
-    """Line -> its share of the operations since the lock was last let go of; empty unless `at` is a
-    jump backward."""
-    if sys.version_info < (3, 11):
-        return {}
-    import dis
-
-    operations, line, method = {}, None, None
-    for one in dis.get_instructions(code):
-        line = getattr(one.positions, "lineno", None) or line
-        if one.offset >= at:
-            if not one.opname.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD")):
-                return {}
-            break
-        appends = one.opname == "CALL" and method == "append"
-        if one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
-            method = one.argval
-        elif one.opname in ("CALL", "PUSH_NULL") or "NULL + " in one.argrepr:
-            method = None  # another function is called, perhaps for the argument
-        if one.opname.startswith(CHECKS) and not appends:
-            operations = {}
-        elif line is not None and (appends or one.opname.startswith(WORKS)):
-            operations[line] = operations.get(line, 0) + 1
-    whole = sum(operations.values())
-    return {line: number / whole for line, number in operations.items()}
 
 
 _KNOWN = {}

@@ -1,0 +1,195 @@
+"""The line that a thread worked on: not always the one at which it let go of the lock."""
+
+import sys
+
+MOST_PLACES = 4000
+# Instructions after which Python 3.11 and later let go of the interpreter's lock, but for
+# `list.append`; a conditional jump backward falls through as often as not.
+CHECKS = ("CALL", "JUMP_BACKWARD", "RESUME")
+# What stands behind these is reached by a jump.
+LEAVES = ("JUMP_BACKWARD", "JUMP_FORWARD", "RETURN", "RAISE", "RERAISE")
+WORKS = ("BINARY", "BUILD", "COMPARE", "CONTAINS", "FORMAT", "INPLACE", "STORE_SUBSCR", "UNPACK")
+# `in` compares with the items of a list one by one: some 15 ns each, where a call that follows
+# takes a microsecond or more.
+LONG_SEARCH = 200
+# So often is looked at what is searched: a look at a frame's variables may keep them alive.
+MOST_LOOKS = 8
+MOST_FRAMES = 4
+MOST_LOADS = 8
+
+
+class _Place:
+    """An instruction at which a thread was stopped."""
+
+    def __init__(self, code, at):
+        self.code = code  # kept, so that its id stays its own
+        self.shares, self.searches = _since_lock(code, at)
+        self.owed = {}
+        self.looks = 0
+        self.long = {}
+
+
+_PLACES = {}
+
+
+def worked_on(code, at, thread=None):
+    """Another line than the one at which the thread let go of the interpreter's lock, or None.
+
+    Instructions other than calls never let go of it, however long they take: what comes next would
+    take the blame. If a long list was searched since, the sample is of that line. Else samples at
+    the jump that ends a loop's body are given to its lines in turn, by their operations.
+    """
+    place = _PLACES.get((id(code), at))
+    if place is None:
+        if len(_PLACES) >= MOST_PLACES:
+            return None
+        place = _PLACES[id(code), at] = _Place(code, at)
+    if place.searches:
+        if thread is not None and place.looks < MOST_LOOKS:
+            _look_for_searches(place, thread)
+        if place.long:
+            line = max(place.long, key=place.long.get)
+            if 2 * place.long[line] > place.looks:
+                return line
+    if not place.shares:
+        return None
+    for line, share in place.shares.items():
+        place.owed[line] = place.owed.get(line, 0.0) + share
+    chosen = max(place.owed, key=place.owed.get)
+    place.owed[chosen] -= 1.0
+    return chosen
+
+
+def has_begun(code, at):
+    """Whether a thread was stopped where this function begins."""
+    import opcode
+
+    return opcode.opname[code.co_code[at]] == "RESUME" if at >= 0 else False
+
+
+def before(code, at):
+    """The last line before code that has none, as the jump at the end of a loop's body."""
+    found = code.co_firstlineno
+    for begin, _, line in code.co_lines():
+        if begin > at:
+            break
+        found = line or found
+    return found
+
+
+def _since_lock(code, at):
+    """Since the lock was last let go of: line -> its share of the operations, only if `at` is a
+    jump backward; and the searches, each a line and what is searched as `_loaded` gives it."""
+    if sys.version_info < (3, 11):
+        return {}, ()
+    import dis
+
+    operations, searches, loads, line, method = {}, [], [], None, None
+    leaves, reached = False, {}
+    instructions = list(dis.get_instructions(code))
+    ends = [one.offset for one in instructions[1:]]
+    for one, end in zip(instructions, [*ends, sys.maxsize]):
+        line = getattr(one.positions, "lineno", None) or line
+        if leaves:
+            searches = reached.get(one.offset, [])
+        if end > at:  # behind a call there is room that belongs to it
+            is_jump = one.opname.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD"))
+            whole = sum(operations.values()) if is_jump else 0
+            return {line: number / whole for line, number in operations.items() if whole}, searches
+        appends = one.opname == "CALL" and method == "append"
+        if one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
+            method = one.argval
+        elif one.opname in ("CALL", "PUSH_NULL") or "NULL + " in one.argrepr:
+            method = None  # another function is called, perhaps for the argument
+        if one.opname.startswith(CHECKS) and not appends:
+            operations, searches = {}, []
+        elif line is not None and (appends or one.opname.startswith(WORKS)):
+            operations[line] = operations.get(line, 0) + 1
+        if one.opname == "CONTAINS_OP" and line is not None:
+            searched, _ = _loaded(loads[-MOST_LOADS:])
+            if searched:
+                searches = [*searches, (line, searched)]
+        if one.opcode in dis.hasjrel:
+            reached.setdefault(one.argval, searches)
+        leaves = one.opname.startswith(LEAVES)
+        loads.append((one.opname, one.argval, one.argrepr))
+    return {}, ()
+
+
+def _loaded(instructions):
+    """What the last of these instructions left on the stack, as (operation, operands), and the
+    instructions before it; None for what is no variable, attribute or item."""
+    if not instructions:
+        return None, []
+    (name, value, spelled), rest = instructions[-1], instructions[:-1]
+    if isinstance(value, tuple) and name.startswith("LOAD_FAST"):  # two at once
+        first = ("LOAD_FAST", value[0], value[0])
+        return ("variable", value[1]), [*rest, first]
+    if name.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME")):
+        return ("variable", value), rest
+    if name == "LOAD_CONST":
+        return ("constant", value), rest
+    if name == "LOAD_SMALL_INT":
+        return ("constant", value), rest
+    if name == "LOAD_ATTR":
+        of, rest = _loaded(rest)
+        return (("attribute", of, value) if of else None), rest
+    if name == "BINARY_SUBSCR" or (name == "BINARY_OP" and spelled == "[]"):
+        key, rest = _loaded(rest)
+        of, rest = _loaded(rest) if key else (None, rest)
+        return (("item", of, key) if of else None), rest
+    return None, rest
+
+
+def _look_for_searches(place, thread):
+    """Note which of its searches go through many items, if the thread is still in that function."""
+    frame = sys._current_frames().get(thread)
+    for _ in range(MOST_FRAMES):
+        if frame is None or frame.f_code is place.code:
+            break
+        frame = frame.f_back
+    if frame is None or frame.f_code is not place.code:
+        return
+    place.looks += 1
+    sizes = [(line, _length(_value(searched, frame))) for line, searched in place.searches]
+    for line in {line for line, size in sizes if size >= LONG_SEARCH}:
+        place.long[line] = place.long.get(line, 0) + 1
+
+
+def _value(searched, frame):
+    """The value of what `_loaded` found, read without a call of the program's code; None if it
+    would take one."""
+    operation, *operands = searched
+    if operation == "constant":
+        return operands[0]
+    if operation == "variable":
+        names = frame.f_globals if frame.f_code.co_name == "<module>" else frame.f_locals
+        return names.get(operands[0], frame.f_globals.get(operands[0]))
+    of = _value(operands[0], frame)
+    if operation == "attribute":
+        try:
+            own = object.__getattribute__(of, "__dict__")
+        except AttributeError:
+            return None
+        return own.get(operands[1]) if type(own) is dict else None
+    key = _value(operands[1], frame)
+    if type(key).__module__ not in ("builtins", "numpy"):
+        return None
+    try:
+        if isinstance(of, dict) and type(of).__module__ in ("builtins", "collections"):
+            return dict.get(of, key)
+        return of[key] if type(of) in (list, tuple) or _is_array(of) else None
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _length(searched):
+    """How many items `in` goes through; 0 for what has a faster way, or is not known."""
+    if type(searched) in (list, tuple):
+        return len(searched)
+    return searched.size if _is_array(searched) else 0
+
+
+def _is_array(value):
+    numpy = sys.modules.get("numpy")
+    return type(value) is getattr(numpy, "ndarray", None)
