@@ -19,6 +19,7 @@ _NO_GRAD_SITES = {}
 # Of one thread's optimizer: steps made, and the depth of the one that is open.
 MADE, DEPTH = range(2)
 IN_TORCH = f"{os.sep}torch{os.sep}"
+IN_REMEDIES = os.sep.join(("", "hpcncf", "remedies", ""))
 # By whose frames the phase of a step that is not timed is known: the file, and functions' code.
 OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
 ADVANCE, WRAPPED = [None], [None]
@@ -238,6 +239,8 @@ def _observe_no_grad(kind):
             if not clock.timed and _in_optimizer(frame):
                 return result
             site = _site(frame)
+            if site is None:
+                return result
             site.count += 1
             if site.step != clock.step:
                 site.step = clock.step
@@ -259,9 +262,12 @@ def _observe_no_grad(kind):
 
 
 def _site(frame):
+    """None for a remedy, as it brings its rows up to date: that is no evaluation."""
     while frame.f_back is not None and IN_TORCH in frame.f_code.co_filename:
         frame = frame.f_back
     code, line = frame.f_code, frame.f_lineno
+    if IN_REMEDIES in code.co_filename:
+        return None
     site = _NO_GRAD_SITES.get((id(code), line))  # by id: a code object's hash reads all of it
     if site is None:
         site = _NO_GRAD_SITES[id(code), line] = NoGradSite(len(NO_GRAD), code, line)
