@@ -1,6 +1,6 @@
 """`python -m benchmarks programs`: is the cause named, and the line, for programs of users?
 
-Each program of `tests/programs` runs under `hpcncf run`; its diagnosis is compared with
+Each program of `benchmarks/corpus` runs under `hpcncf run`; its diagnosis is compared with
 `expected.yaml`. Prints how many were right, the misses, and folded the confusion of causes and all.
 """
 
@@ -26,7 +26,7 @@ import yaml
 from benchmarks import results
 from benchmarks.verbs import end_in_order
 
-FOLDER = Path(__file__).parents[1] / "tests/programs"
+FOLDER = Path(__file__).parent / "corpus"
 # Characters of a source line in a table.
 MOST_SHOWN = 48
 LIMIT_S = 150.0

@@ -372,7 +372,7 @@ def test_a_search_for_errors_that_was_left_on(call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "tests/programs").glob("healthy_*.py")), ids=lambda path: path.stem
+    "path", sorted((ROOT / "benchmarks/corpus").glob("healthy_*.py")), ids=lambda path: path.stem
 )
 def test_healthy_programs_are_clean(path: Path) -> None:
     found = {rule for _, rule in rules(path.read_text(), cores=2)}

@@ -40,8 +40,8 @@ PHASES: Final = (
 HOT_ITSELF: Final = 0.3
 HOT: Final = 0.4
 MOST_PLACES: Final = 3
-# Of pairs of looks: 0.49 to 1.0 in six Python loops of tests/programs, 0.0 to 0.13 in two programs
-# of arrays there.
+# Of pairs of looks: 0.49 to 1.0 in six Python loops of benchmarks/corpus, 0.0 to 0.13 in two
+# programs of arrays there.
 INTERPRETS: Final = 0.35
 COMPUTES: Final = 0.2
 # Functions whose time after `no_grad` is evaluation as well.

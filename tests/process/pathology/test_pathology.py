@@ -35,7 +35,7 @@ def run() -> Run:
 
 
 def test_every_cause_is_made_in_more_than_one_way() -> None:
-    """Here, or by one of the programs in tests/programs."""
+    """Here, or by one of the programs in benchmarks/corpus."""
     ways = Counter(case.label for case in CASES)
     expected = yaml.safe_load((programs.FOLDER / "expected.yaml").read_text())
     ways.update(cause for program in expected.values() for cause in program["cause"][:1])
