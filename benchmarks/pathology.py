@@ -18,6 +18,9 @@ TESTS = Path(__file__).parent.parent / "tests/process"
 def arguments() -> argparse.Namespace:
     asking = argparse.ArgumentParser(prog="python -m benchmarks.pathology", description=__doc__)
     asking.add_argument("--keep", type=Path, metavar="FOLDER", help="for data and results")
+    asking.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="diagnose what --keep left there, no run"
+    )
     asking.add_argument("--tries", type=int, default=3, help="of one that was disturbed")
     asking.add_argument("names", nargs="*", metavar="CAUSE[.WAY]", help="default: all of them")
     return asking.parse_args()
@@ -34,6 +37,10 @@ def main() -> int:
     if not can + cannot:
         print(f"no case of {' '.join(asked.names)}", file=sys.stderr)
         return 2
+    if asked.records:
+        kept = Bench(asked.records.resolve())
+        programs.show(suite.again(case, kept).row() for case in can + cannot if kept.has(case))
+        return 0
     print(f"{len(can)} jobs, {sum(case.seconds for case in can) / 60:.0f} min", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench((asked.keep or Path(folder)).resolve())

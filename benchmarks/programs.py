@@ -2,6 +2,9 @@
 
 Each program of `benchmarks/corpus` runs under `hpcncf run`; its diagnosis is compared with
 `expected.yaml`. Prints how many were right, the misses, and folded the confusion of causes and all.
+
+`--keep DIR` keeps each program's results in DIR; `--records DIR` diagnoses such results again
+without a run, so that a change of the rules is judged on the very same records.
 """
 
 from __future__ import annotations
@@ -25,6 +28,11 @@ import yaml
 
 from benchmarks import results
 from benchmarks.verbs import end_in_order
+from hpcncf.collect.collect import collect
+from hpcncf.errors import HpcncfError
+from hpcncf.paths import ResultPaths
+from hpcncf_analysis.diagnosis.diagnose import diagnose_results
+from hpcncf_analysis.diagnosis.format import plain
 
 FOLDER = Path(__file__).parent / "corpus"
 # Characters of a source line in a table.
@@ -104,9 +112,41 @@ def failed(error: Exception) -> dict[str, Any]:
     return {"primary": None, "verdict": "failed"}
 
 
-def measure(names: Sequence[str]) -> Iterator[Row]:
+def rejudge(names: Sequence[str], kept: Path) -> Iterator[Row]:
+    """Diagnose results that `--keep` left, one folder a program; absent ones are left out."""
+    expected = read_expected()
+    for name in names or list(expected):
+        began = time.monotonic()
+        if not (kept / name / "plan.json").exists():
+            continue
+        try:
+            diagnosis = recorded_diagnosis(kept / name)
+        except (HpcncfError, LookupError) as error:
+            diagnosis = failed(error)
+        yield judge(name, expected[name], diagnosis, time.monotonic() - began)
+
+
+def recorded_diagnosis(results: Path) -> dict[str, Any]:
+    """What `hpcncf diagnose --json` says of the folder's one run, without a process for it.
+
+    Raises LookupError where no rank left a record.
+    """
+    paths = ResultPaths(results.resolve())
+    rows = [row for row in collect(paths).runs if not row["retired"]]
+    diagnoses = list(diagnose_results(paths, rows).values())
+    if not diagnoses:
+        raise LookupError(f"{results}: no record of a rank")
+    return plain(diagnoses[0])
+
+
+def read_expected() -> dict[str, Any]:
+    expected: dict[str, Any] = yaml.safe_load((FOLDER / "expected.yaml").read_text())
+    return expected
+
+
+def measure(names: Sequence[str], keep: Path | None = None) -> Iterator[Row]:
     """Programs that must not use or need a second core run side by side, on a core each."""
-    expected = yaml.safe_load((FOLDER / "expected.yaml").read_text())
+    expected = read_expected()
     names = names or list(expected)
     alone = [
         name
@@ -114,7 +154,7 @@ def measure(names: Sequence[str]) -> Iterator[Row]:
         if not expected[name]["cause"] or {"alone", "ranks"} & expected[name].keys()
     ]
     for name in alone:
-        yield measure_one(name, expected[name])
+        yield measure_one(name, expected[name], keep)
     cores: SimpleQueue[int] = SimpleQueue()
     for core in sorted(os.sched_getaffinity(0)):
         cores.put(core)
@@ -123,15 +163,15 @@ def measure(names: Sequence[str]) -> Iterator[Row]:
         min(2, cores.qsize()), initializer=lambda: os.sched_setaffinity(0, {cores.get()})
     ) as pool:
         beside = [name for name in names if name not in alone]
-        yield from pool.map(lambda name: measure_one(name, expected[name]), beside)
+        yield from pool.map(lambda name: measure_one(name, expected[name], keep), beside)
 
 
-def measure_one(name: str, expected: Mapping[str, Any]) -> Row:
+def measure_one(name: str, expected: Mapping[str, Any], keep: Path | None = None) -> Row:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         command = command_of(FOLDER / name, expected.get("ranks", 1))
         try:
-            diagnosis = diagnosis_of(command, Path(folder) / "r")
+            diagnosis = diagnosis_of(command, (keep or Path(folder)) / name)
         except (subprocess.SubprocessError, LookupError) as error:
             diagnosis = failed(error)
     return judge(name, expected, diagnosis, time.monotonic() - began)
@@ -199,7 +239,13 @@ def show(rows: Iterable[Row]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
     parser.add_argument("program", nargs="*", help="only these; default: all")
-    show(measure(parser.parse_args(arguments).program))
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep each program's results")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="diagnose such results, no run")
+    asked = parser.parse_args(arguments)
+    if asked.records:
+        show(rejudge(asked.program, asked.records))
+    else:
+        show(measure(asked.program, asked.keep and asked.keep.resolve()))
     return 0
 
 

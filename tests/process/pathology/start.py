@@ -61,6 +61,10 @@ class Bench:
     def results(self, case: Case) -> Path:
         return self.folder / "results" / case.name
 
+    def has(self, case: Case) -> bool:
+        """Whether results of an earlier start of the case are kept."""
+        return (self.results(case) / "plan.json").exists()
+
     def prepare(self, case: Case) -> None:
         """Make the data or the file that the case reads, where it is not there yet."""
         if case.data and not (self.data / case.data / "manifest.json").exists():
