@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hpcncf.monitor.memory_growth import USUALLY
+from hpcncf.records.schema import GROWTH_HINT
 from hpcncf_analysis.advice.request import memory_to_request_gb
-from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf_analysis.configurations import (
+    MAX_OTHERS_SHARE,
+    Configuration,
+    others_share,
+    pluralize,
+)
 from hpcncf_analysis.formatting import format_cores, format_mebibytes, format_percent
 from hpcncf_analysis.scaling import comparison_doubts
 
@@ -15,13 +20,6 @@ Row = Mapping[str, Any]
 
 # A larger share of start-up than this says more about imports than about training.
 MAX_STARTUP_SHARE: Final = 0.2
-# Others on more than this share of a run's cores are worth a word.
-MAX_OTHERS_SHARE: Final = 0.1
-
-
-def _others(row: Row) -> float | None:
-    others, allocated = row["others_cores"], row["cores_allocated"]
-    return others / allocated if others is not None and allocated else None
 
 
 def _unusable(row: Row) -> float | None:
@@ -60,10 +58,10 @@ CHECKS: Final[tuple[tuple[Callable[[Row], float | None], float, str], ...]] = (
     (
         lambda row: row["memory_growth_mib"],
         0.0,
-        f"In {{runs}} memory grew as long as it ran (by {{grown}} in run {{run_id}}): {USUALLY}.",
+        f"In {{runs}} memory grew while it ran (by {{grown}} in run {{run_id}}): {GROWTH_HINT}.",
     ),
     (
-        _others,
+        others_share,
         MAX_OTHERS_SHARE,
         "In {runs} other processes were busy on the same cores ({others} of {cores} in run "
         "{run_id}): speed and efficiency are lower than the runs' own doing. Repeat when the "
@@ -98,11 +96,6 @@ def _words(row: Row) -> dict[str, Any]:
         "cores": pluralize(row["cores_allocated"], "core"),
         "enough_gb": memory_to_request_gb([row]),
     }
-
-
-def is_disturbed(row: Row) -> bool:
-    """Whether others were busy on more of the run's cores than a speed can bear."""
-    return (_others(row) or 0.0) > MAX_OTHERS_SHARE
 
 
 def _cpu_models(runs: Sequence[Row]) -> str | None:

@@ -17,13 +17,13 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf_analysis.advice.next_job import read_request
-from hpcncf_analysis.alerts import is_disturbed
 from hpcncf_analysis.configurations import (
     Configuration,
     command_name,
     completed_runs,
     group_configurations,
     inert_settings,
+    is_disturbed,
     numeric_metrics,
     pluralize,
 )

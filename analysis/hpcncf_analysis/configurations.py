@@ -49,6 +49,9 @@ INERT: Final = re.compile(r"training\.(\w+) has no effect\b")
 MAX_LABELLED: Final = 8
 MAX_DRAWN: Final = 24
 
+MAX_OTHERS_SHARE: Final = 0.1
+"""Share of a run's cores that others may use before its speed is doubted."""
+
 
 def command_name(row: Row) -> str:
     """What the user called the command, or all of it; only equal ones do the same work.
@@ -182,6 +185,17 @@ def format_threads(row: Row) -> list[str]:
 
 def pluralize(number: float, noun: str) -> str:
     return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
+
+
+def others_share(row: Row) -> float | None:
+    """Share of a run's allocated cores on which other processes were busy."""
+    others, allocated = row["others_cores"], row["cores_allocated"]
+    return others / allocated if others is not None and allocated else None
+
+
+def is_disturbed(row: Row) -> bool:
+    """Whether others were busy on more of the run's cores than a speed can bear."""
+    return (others_share(row) or 0.0) > MAX_OTHERS_SHARE
 
 
 def karp_flatt(speedup: float, times_the_cores: float) -> float | None:

@@ -12,8 +12,7 @@ from typing import Final
 from hpcncf.cli.output import duration
 from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC, mean, traffic
 from hpcncf.job.spec import Remedies
-from hpcncf.monitor.monitor_thread import TOO_SHORT_S
-from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
+from hpcncf.records.schema import TOO_SHORT_S, Cpu, NodeRecord, RankRecord
 
 WIDTH: Final = 80
 BAR: Final = 20

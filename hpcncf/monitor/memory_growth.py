@@ -8,6 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from hpcncf.records.schema import GROWTH_HINT
+
 # What is loaded at the start is no growth.
 START: Final = 0.2
 # Quarters of fewer samples, or of a shorter time, say nothing.
@@ -18,11 +20,6 @@ EVEN: Final = 0.4
 LEAST_MIB: Final = 64.0
 LEAST_SHARE: Final = 0.1
 
-USUALLY: Final = (
-    "unless data is still being read, each step keeps something: most often a list or a sum of "
-    "losses, which keeps the graph of every step; keep loss.item() or loss.detach() instead"
-)
-
 
 @dataclass(frozen=True)
 class Growth:
@@ -32,7 +29,9 @@ class Growth:
     seconds: float
 
     def __str__(self) -> str:
-        return f"memory grew steadily, by {self.mib:,.0f} MiB in {self.seconds:,.0f} s: {USUALLY}"
+        return (
+            f"memory grew steadily, by {self.mib:,.0f} MiB in {self.seconds:,.0f} s: {GROWTH_HINT}"
+        )
 
 
 def steady(at_s: Sequence[float], mib: Sequence[float], begun_s: float = 0.0) -> Growth | None:

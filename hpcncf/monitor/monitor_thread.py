@@ -33,11 +33,20 @@ from hpcncf.monitor.node import Node, network_link_mib_s, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
 from hpcncf.monitor.windows import Clock, Window, Windows
-from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, utc_now, write_record
+from hpcncf.records.schema import (
+    TOO_SHORT_S,
+    Cores,
+    Cpu,
+    Gpu,
+    Io,
+    Memory,
+    NodeRecord,
+    utc_now,
+    write_record,
+)
 
 PEAK_WINDOW_S: Final = 10.0
 
-TOO_SHORT_S: Final = 5.0
 OTHERS_CORES: Final = 0.2
 STEAL_SHARE: Final = 0.05
 MEMORY_SHARE: Final = 0.9

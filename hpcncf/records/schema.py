@@ -36,6 +36,13 @@ RETRY_EVERY_S: Final = 1.0
 # A node record of 1,024 CPUs and 600 windows has 25 MB.
 LARGEST_BYTES: Final = 64 * 1024**2
 MOST_REPORTED: Final = 100
+# A shorter run's CPU efficiency says nothing: start-up is most of it, CPU time ticks every 10 ms.
+TOO_SHORT_S: Final = 5.0
+GROWTH_HINT: Final = (
+    "unless data is still being read, each step keeps something: most often a list or a sum of "
+    "losses, which keeps the graph of every step; keep loss.item() or loss.detach() instead"
+)
+"""What makes memory grow as long as a program runs."""
 LONGEST_REPORTED: Final = 200
 LONGEST_TEXT: Final = 10_000
 

@@ -11,10 +11,14 @@ from statistics import fmean, median
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from hpcncf.collect.resource_columns import PARAMETER
-from hpcncf.monitor.monitor_thread import TOO_SHORT_S
+from hpcncf.records.schema import TOO_SHORT_S
 from hpcncf_analysis.advice.request import seconds_of_whole_run
-from hpcncf_analysis.alerts import is_disturbed
-from hpcncf_analysis.configurations import Configuration, inert_settings, pluralize
+from hpcncf_analysis.configurations import (
+    Configuration,
+    inert_settings,
+    is_disturbed,
+    pluralize,
+)
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
 from hpcncf_analysis.formatting import format_ratio
 from hpcncf_analysis.prices import NO_PRICES, Prices

@@ -12,9 +12,14 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.monitor.memory_growth import USUALLY
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
-from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
+from hpcncf.records.schema import (
+    GROWTH_HINT,
+    NodeRecord,
+    RankRecord,
+    RecordError,
+    read_record,
+)
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import rules_program, thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
@@ -114,7 +119,7 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     )
     verdict: Verdict = "cause" if first else "healthy" if judged and not doubts else "unknown"
     grown = evidence.memory_growth_mib
-    alert = f"memory grew steadily, by {format_mebibytes(grown)}: {USUALLY}"
+    alert = f"memory grew steadily, by {format_mebibytes(grown)}: {GROWTH_HINT}"
     return Diagnosis(
         run_id=evidence.run_id,
         verdict=verdict,
