@@ -31,15 +31,18 @@ TOTALS: Final = (
 
 
 def killed(attempt: Attempt) -> bool:
-    """Whether it left no records but its last signs of life."""
+    """Whether the attempt ended without writing its records: only its progress file is left."""
     return not has_all_ranks(attempt.ranks) and not attempt.alive
 
 
 def attempt_row(
     run: Run, attempt: Attempt, slurm: Account | None, nodes: Sequence[NodeRecord] = ()
 ) -> Row:
-    """One attempt: from its ranks' records, else from the last progress before it was killed, and
-    from what its `nodes` saw until then."""
+    """The table's row of one attempt.
+
+    Its figures come from the ranks' records; for an attempt that was killed, from its last
+    progress and from what the monitors of its `nodes` had written by then.
+    """
     row: Row = dict.fromkeys(ATTEMPT)
     row |= {"run_id": run.id, "attempt": attempt.number}
     if claim := attempt.claim:
@@ -64,7 +67,7 @@ def attempt_row(
 
 
 def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account | None:
-    """The step of Slurm's that the attempt's ranks were."""
+    """The Slurm step that ran the attempt's ranks, or None."""
     claim = attempt.claim
     if claim is None or claim.slurm_job_id is None:
         return None
@@ -95,7 +98,7 @@ def error_text(record: RankEnd) -> str | None:
 
 
 def _progress_columns(run: Run, attempt: Attempt, nodes: Sequence[NodeRecord]) -> Row:
-    """An estimate: the last seconds before the kill are missing, and so is what nobody measured."""
+    """Estimated figures of a killed attempt: the last seconds before the kill are missing."""
     progress, cores = attempt.progress, run.resources.cores
     if progress is None:
         return {}
@@ -121,8 +124,10 @@ def _shares(elapsed_s: float, cpu_s: float | None, cores: float) -> Row:
 
 
 def totals(rows: Sequence[Row]) -> Row:
-    """What all attempts of a run took together, None where none of them left it; Slurm's figures
-    are the last one's."""
+    """Sums over all attempts of a run; Slurm's figures are those of the last attempt.
+
+    A sum is None if no attempt left the figure.
+    """
     known = [row for row in rows if row["elapsed_s"] is not None]
     measured = [row for row in known if row["cpu_s"] is not None]
     cpu_s = sum(row["cpu_s"] for row in measured)
@@ -138,7 +143,7 @@ def totals(rows: Sequence[Row]) -> Row:
 
 
 def silent(rows: Sequence[Row]) -> list[str]:
-    """A warning for each earlier attempt that left no figures: totals are without it."""
+    """Warnings about earlier attempts that left no figures and are missing from the totals."""
     return [
         f"attempt {row['attempt']} left no figures: totals over all attempts are without it"
         for row in rows[:-1]

@@ -204,7 +204,7 @@ def run_row(
 
 
 def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
-    """Every setting of the run; threads as the ranks really had them, if they have left records."""
+    """Every setting of the run; thread counts are those that the ranks report, if known."""
     resources: Row = run.resources.model_dump(mode="json")
     row = resources | {"world_size": run.resources.world_size}
     if run.by_hand:  # it asked for neither: these are the plan's defaults
@@ -236,7 +236,7 @@ def _progress(progress: Progress | None) -> str | None:
 
 
 def rank_row(record: RankRecord) -> Row:
-    """One rank, its parts' fields prefixed: `cores_usable`, `cpu_user_s`, `memory_...`."""
+    """The table's row of one rank; fields are prefixed by their part, as in `cpu_user_s`."""
     row = {name: getattr(record, name) for name in RANK} | {"error": error_text(record)}
     for part, kind in RANK_PARTS.items():
         values = getattr(record, part)
@@ -249,7 +249,7 @@ def rank_row(record: RankRecord) -> Row:
 
 
 def epoch_rows(ranks: Sequence[RankRecord]) -> Iterator[Row]:
-    """The first rank's epochs, with the slowest rank's times: that is when the epoch was over."""
+    """The table's rows of a run's epochs, timed by the slowest rank, which ends the epoch."""
     trained = [record.training for record in ranks if record.training]
     for epochs in zip(*(training.epochs for training in trained), strict=False):
         row = {name: getattr(epochs[0], name) for name in Epoch.model_fields}
@@ -358,7 +358,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
 
 
 def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
-    """All attempts at the run; the last one's records are read already."""
+    """All attempts of the run; the last one's records have been read before."""
     if state.attempt is None:
         return []
     *earlier, last = paths.run(state.run.id).attempts()
@@ -375,7 +375,7 @@ def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
 
 
 class Datasets:
-    """Outlines of the prepared folders, each read once."""
+    """Cache of the prepared folders' manifests."""
 
     def __init__(self) -> None:
         self._read: dict[str, Outline | None] = {}
@@ -383,7 +383,7 @@ class Datasets:
         """Why a folder that is there could not be read."""
 
     def of(self, run: Run) -> Outline | None:
-        """None if the folder is gone or holds other data by now."""
+        """The folder's manifest; None if the folder is gone or holds other data by now."""
         if run.data is None:
             return None
         if run.data.path not in self._read:
@@ -423,7 +423,7 @@ def _add(
 
 
 def _own(state: RunState) -> tuple[list[RankRecord], list[str]]:
-    """The run's own rank records, each rank once; and why the others were left out."""
+    """The run's rank records, one per rank, and the reasons why others were left out."""
     own: dict[int, RankRecord] = {}
     skipped = []
     for record in whole_records(state.ranks):
@@ -496,7 +496,7 @@ def outliers(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def write(found: Collected, paths: ResultPaths) -> list[Path]:
-    """Write the tables as CSV, each whole, all of them of one look: equal rows, equal bytes."""
+    """Write every table atomically as CSV from one snapshot; equal rows give equal bytes."""
     written = []
     with nullcontext() if paths.output else locked(paths):
         for name, table in found.tables().items():
@@ -507,7 +507,7 @@ def write(found: Collected, paths: ResultPaths) -> list[Path]:
 
 
 def merge(several: Sequence[Collected]) -> Collected:
-    """One set of tables for several jobs; each row begins with its `job`."""
+    """Merge the tables of several jobs; every row begins with its `job`."""
 
     def rows(name: str) -> list[Row]:
         return [{"job": each.job, **row} for each in several for row in getattr(each, name)]
@@ -525,14 +525,14 @@ def merge(several: Sequence[Collected]) -> Collected:
 
 
 def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
-    """With those that only the rows have: the job, a command's parameters and metrics."""
+    """The table's columns and those that only rows have: job, parameters and metrics."""
     others = {key for row in table for key in row} - set(always)
     job = ["job"] if "job" in others else []
     return [*job, *always, *sorted(others.difference(job))]
 
 
 def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
-    """Undefined is empty, lists are joined with `; `, mappings are JSON.
+    """Format one cell: None is empty, lists are joined with `; `, mappings are JSON.
 
     Text that a spreadsheet would take for a formula begins with an apostrophe.
     """

@@ -60,7 +60,7 @@ OBSERVED: Final = {
 
 
 def _observed(ranks: Sequence[RankRecord]) -> Row:
-    """What the probe saw of a program that trains; {} where it did not see every rank."""
+    """Columns from the probe of a program that trains; empty unless it saw every rank."""
     programs = [each for record in ranks for each in record.program if not each.is_worker]
     if not programs or len(programs) < max(len(ranks), programs[0].ranks):
         return {}
@@ -107,7 +107,7 @@ def _timed(reported: Sequence[Reported]) -> Row:
 
 
 def phases(reported: Reported) -> dict[str, float]:
-    """The seconds of each phase of a step that one rank reported; those below zero mean nothing."""
+    """Seconds per phase of a step as one rank reported them, without negative values."""
     return {
         name: float(value)
         for name, value in reported.items()
@@ -135,7 +135,7 @@ WAITS: Final[dict[str, Callable[[RankRecord], float | None]]] = {
 
 
 def columns_waits(ranks: Sequence[RankRecord]) -> Row:
-    """All of WAITS; each None if a rank's record lacks it, as those of older versions."""
+    """The columns WAITS; a column is None if a rank's record lacks it, as older ones do."""
     row: Row = {}
     for name, read in WAITS.items():
         known = all_or_none(map(read, ranks))
@@ -184,7 +184,7 @@ def columns_packed(ranks: Sequence[RankRecord]) -> Row:
 
 
 def start_and_end(ranks: Sequence[RankEnd]) -> tuple[str, str]:
-    """The first rank's start and the last one's end, as the records have them."""
+    """Start of the first rank and end of the last one."""
     return (
         min((record.started_at for record in ranks), key=datetime.fromisoformat),
         max((record.ended_at for record in ranks), key=datetime.fromisoformat),
@@ -216,7 +216,7 @@ def columns_gpus(
     seconds_per_epoch: float | None,
     training: tuple[float, float],
 ) -> Row:
-    """All of GPUS, None if there was no GPU or NVML has no figure.
+    """The columns GPUS; None without a GPU or without a figure from NVML.
 
     `training`: its begin and end in seconds since 1970. The energy of an epoch is the mean power of
     all GPUs over the windows within, times its seconds; runs that share a GPU have even parts.
@@ -261,7 +261,7 @@ def _throttle_reason(reason: str) -> Series:
 
 
 def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
-    """Over all GPUs and the time that is known, weighted by the windows' lengths."""
+    """Mean over all GPUs and windows with a known value, weighted by the windows' lengths."""
     known = [
         (value * length, length)
         for node in nodes
@@ -324,7 +324,7 @@ def measure(
     epoch_instances: int | None,
     nodes: Sequence[NodeRecord] = (),
 ) -> Row:
-    """The run's figures; all None unless every one of its ranks left a record.
+    """The run's resource figures; all None unless every rank left a record.
 
     `epoch_instances` is a full epoch's, positives and negatives, where the data is known.
     """
@@ -415,7 +415,7 @@ def peak(ranks: Sequence[RankRecord]) -> float | None:
 
 
 def memory_peak(ranks: Sequence[RankRecord]) -> float:
-    """MiB on the node with the most: the sum of its ranks' peaks, an upper bound too."""
+    """Highest sum of the ranks' memory peaks on one node, in MiB: an upper bound."""
     nodes: dict[int, float] = defaultdict(float)
     for record in ranks:
         nodes[record.node_index] += record.memory.rss_peak_mib
@@ -423,7 +423,7 @@ def memory_peak(ranks: Sequence[RankRecord]) -> float:
 
 
 def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
-    """Reasons to trust the run's figures less: its ranks' warnings, and those of its figures."""
+    """Warnings about the run's figures: those of its ranks and those of the sums."""
     found = [warning for record in ranks for warning in record.warnings]
     if not has_all_ranks(ranks):
         return list(dict.fromkeys(found))
@@ -444,5 +444,5 @@ def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
 
 
 def distinct(values: Iterable[Any]) -> str | None:
-    """Each value once, in order; None where there is none."""
+    """The distinct values in order of appearance; None if there are none."""
     return ", ".join(dict.fromkeys(str(value) for value in values if value)) or None

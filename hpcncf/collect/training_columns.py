@@ -95,12 +95,12 @@ def efficiency_in_training(
 
 
 def in_training(ranks: Sequence[RankRecord], node: NodeRecord) -> list[bool]:
-    """For each window of the node's series, whether all of it is in the `training_time`."""
+    """Whether each window of the node's series lies within the `training_time`."""
     return windows_within(node, *training_time(ranks))
 
 
 def windows_within(node: NodeRecord, began: float, ended: float) -> list[bool]:
-    """For each window of the node's series, whether all of it is between two moments."""
+    """Whether each window of the node's series lies between two moments."""
     offset = datetime.fromisoformat(node.started_at).timestamp()
     return [
         began <= offset + start and offset + start + length <= ended
@@ -171,7 +171,7 @@ def drift(part: TrainingRecord) -> float | None:
 
 
 def unsteady(row: Mapping[str, Any]) -> list[str]:
-    """Reasons why a run has no one speed; empty for a steady run."""
+    """Reasons why one figure cannot describe the run's speed; empty for a steady run."""
     drifted, paused = row["step_drift"], row["pause_share"]
     found = []
     if drifted is not None and abs(drifted) > DRIFTED:
@@ -190,7 +190,7 @@ def unsteady(row: Mapping[str, Any]) -> list[str]:
 def figures_trained(
     run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None
 ) -> Row:
-    """All of TRAINED; each None unless every rank trained.
+    """The columns TRAINED; None unless every rank trained.
 
     `full_epoch`: the instances of a whole epoch, if the data is known.
     """
@@ -248,7 +248,7 @@ def _epoch(
 
 
 def _own_epochs(part: TrainingRecord) -> list[Epoch]:
-    """Without those that an earlier attempt computed."""
+    """Epochs of this attempt, without those that an earlier attempt computed."""
     return [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
 
 
@@ -278,7 +278,7 @@ def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
 
 
 def _sync(trained: Sequence[TrainingRecord]) -> Row:
-    """What a rank's mean step spent on synchronising; None if no other rank was there."""
+    """Seconds of synchronisation in a rank's mean step; None for a single rank."""
     syncs = [part.sync for part in trained if part.sync]
     steps = sum(part.counted_steps for part in trained)
     if not syncs or not steps:
@@ -303,7 +303,7 @@ def _quality(first: TrainingRecord) -> Row:
 
 
 def reports(progress: Progress) -> list[str]:
-    """What a command has reported so far: `epoch 3/10`, `loss 0.25`."""
+    """A command's latest reports in words: `epoch 3/10`, `loss 0.25`."""
     shown = dict(progress.reported)
     epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
     shown.pop("instances_per_s", None)

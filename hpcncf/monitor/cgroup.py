@@ -120,7 +120,7 @@ def step(root: Path = ROOT) -> Path | None:
 
 
 def processes(cgroup: Path) -> list[int]:
-    """Those of the cgroup and of all below it."""
+    """Process ids in the cgroup and in all cgroups below it."""
     return [int(pid) for file in cgroup.rglob("cgroup.procs") for pid in contents(file).split()]
 
 
@@ -178,7 +178,7 @@ def _own_path(controller: str | None, root: Path) -> str | None:
 
 
 def _mounts(root: Path) -> Iterator[tuple[str, list[str], str, Path]]:
-    """Each cgroup mount's kind, options, the cgroup at its top and where it is mounted."""
+    """Kind, options, top cgroup and mount point of every cgroup mount."""
     for line in contents(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = [*after.split(" ", 2), "", ""][:3]
@@ -200,15 +200,15 @@ def contents(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Held:
-    """Seconds; None where nobody counts."""
+class Pressure:
+    """Seconds during which threads were held back; None where the kernel does not count."""
 
     throttled_s: float | None
-    """For which the quota held threads back, summed over CPUs; of the cgroup with the most."""
+    """Time the CPU quota held threads back, summed over CPUs, of the cgroup with the most."""
     memory_s: float | None
-    """In which some thread waited for memory."""
+    """Time in which some thread waited for memory."""
     io_s: float | None
-    """In which some thread waited for a disk."""
+    """Time in which some thread waited for a disk."""
 
 
 @dataclass(frozen=True)
@@ -224,14 +224,14 @@ def read_counters(root: Path = ROOT) -> Counters:
     return Counters(_throttled_s(root), _pressure_s("memory", root), _pressure_s("io", root))
 
 
-def between(before: Counters, after: Counters) -> Held:
-    """What was added; nothing for a cgroup that is seen at one end only."""
+def pressure_between(before: Counters, after: Counters) -> Pressure:
+    """Difference of two readings; a cgroup that is in one of them only does not count."""
 
     def added(first: float | None, last: float | None) -> float | None:
         return None if first is None or last is None else last - first
 
     both = before.throttled_s.keys() & after.throttled_s.keys()
-    return Held(
+    return Pressure(
         max((after.throttled_s[file] - before.throttled_s[file] for file in both), default=None),
         added(before.memory_s, after.memory_s),
         added(before.io_s, after.io_s),
@@ -239,7 +239,7 @@ def between(before: Counters, after: Counters) -> Held:
 
 
 def _throttled_s(root: Path) -> dict[Path, float]:
-    """By file: `throttled_usec` in v2, `throttled_time` in nanoseconds in v1."""
+    """Throttled seconds by cpu.stat file: `throttled_usec` in v2, `throttled_time` (ns) in v1."""
     found = {}
     for controller, key, unit_s in (
         (None, "throttled_usec", 1e-6),
@@ -254,7 +254,10 @@ def _throttled_s(root: Path) -> dict[Path, float]:
 
 
 def _pressure_s(what: str, root: Path) -> float | None:
-    """PSI's total of `some` (accounting/psi.rst): of the own cgroup, else of the node."""
+    """Total of PSI's `some` line, of the process's own cgroup, else of the node.
+
+    Source: the kernel's Documentation/accounting/psi.rst.
+    """
     own = [folder / f"{what}.pressure" for folder in cgroup_and_above(None, root)[:1]]
     for file in (*own, root / "proc/pressure" / what):
         for line in contents(file).splitlines():
@@ -270,7 +273,7 @@ def describe_shortage(
     quota: float | None,
     env: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """A sentence with the cause and what to do; None where every core can be used."""
+    """One sentence: why fewer cores than allocated are usable, and what to do; else None."""
     if usable >= allocated:
         return None
     limit = f"its affinity mask is {cpu_list(cpus)}"

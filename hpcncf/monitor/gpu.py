@@ -16,7 +16,7 @@ from hpcncf.records.schema import Gpu, GpuProcess
 
 @dataclass
 class Seen:
-    """One process, over all the time that its GPU was watched."""
+    """Figures of one process over all the time that its GPU was watched."""
 
     ours: bool | None
     busy_s: float = 0.0
@@ -24,10 +24,10 @@ class Seen:
 
 
 class Processes:
-    """All that were seen on one GPU so far."""
+    """Every process seen on one GPU so far."""
 
     def __init__(self, sees_pids: bool) -> None:
-        """`sees_pids`: whether NVML's numbers of processes are ours, too."""
+        """`sees_pids`: whether NVML's process ids are valid in this namespace."""
         self._sees_pids = sees_pids
         self._seen: dict[int, Seen] = {}
         self._watched_s: float | None = 0.0
@@ -39,8 +39,10 @@ class Processes:
         pids: Collection[int],
         length_s: float,
     ) -> None:
-        """What each did in the last `length_s` seconds; None if NVML does not report it. `pids` are
-        the run's."""
+        """Add the last `length_s` seconds of each process; `pids` are those of the run.
+
+        `shares` or `memory_mib` is None if NVML does not report it.
+        """
         for pid, mib in (memory_mib or {}).items():
             one = self._one(pid, pids)
             one.memory_mib = one.memory_mib if mib is None else max(mib, one.memory_mib or 0.0)
@@ -56,7 +58,7 @@ class Processes:
         return one
 
     def summary(self) -> list[GpuProcess]:
-        """The busiest first."""
+        """Records of the processes, the busiest first."""
         watched_s = self._watched_s
         found = sorted(self._seen.items(), key=lambda each: (-each[1].busy_s, each[0]))
         return [
@@ -91,8 +93,7 @@ class Identity:
 
 
 def gpus_of_run(devices: Sequence[Device], windows: Sequence[Window]) -> list[Gpu] | None:
-    """The series of the GPUs that the run may use, by its environment, or was seen to use; None if
-    NVML shows none."""
+    """Records of the GPUs that the run may use, or was seen to use; None if NVML shows no GPU."""
     if not devices:
         return None
     chosen = allowed([device.identity for device in devices], os.environ)
@@ -115,7 +116,7 @@ DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 
 class GpusUnavailable(HpcncfError):
-    """Why nothing is known of GPUs here."""
+    """No GPU can be watched here; the message says why."""
 
 
 def open_gpus() -> list[Device]:
@@ -157,7 +158,7 @@ def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
 
 
 class Device:
-    """One GPU, asked again and again."""
+    """One GPU, sampled repeatedly through NVML."""
 
     def __init__(self, nvml: Any, index: int, sees_pids: bool) -> None:
         """`nvml` is the module pynvml, initialised. Raises its NVMLError."""

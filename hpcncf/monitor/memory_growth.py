@@ -23,7 +23,7 @@ LEAST_SHARE: Final = 0.1
 
 @dataclass(frozen=True)
 class Growth:
-    """Over the time behind the start."""
+    """Steady growth of memory, measured after the start."""
 
     mib: float
     seconds: float

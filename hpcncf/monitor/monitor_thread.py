@@ -14,13 +14,13 @@ from typing import Any, Final
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import (
-    Held,
-    between,
+    Pressure,
     cpu_list,
     describe_shortage,
     mask,
     memory_limit,
     on_node,
+    pressure_between,
     quota,
     read_counters,
     threads_per_core,
@@ -54,7 +54,7 @@ MEMORY_SHARE: Final = 0.9
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process tree did from its start to its end: the parts of a rank's record."""
+    """Measurements of one process tree over its whole life: parts of a rank's record."""
 
     started_at: str
     ended_at: str
@@ -67,7 +67,7 @@ class Measured:
 
 
 class Peak:
-    """The most cores that were in use over any `window_s` seconds, sample to sample."""
+    """Highest mean number of cores in use over any `window_s` seconds between samples."""
 
     def __init__(self, window_s: float = PEAK_WINDOW_S) -> None:
         self._window_s = window_s
@@ -75,7 +75,7 @@ class Peak:
         self.cores: float | None = None
 
     def add(self, at_s: float, cpu_s: float) -> None:
-        """`cpu_s` is the total so far."""
+        """Add a sample; `cpu_s` is the CPU time since the start."""
         self._recent.append((at_s, cpu_s))
         # The shortest stretch that is not shorter than the window.
         while len(self._recent) > 1 and at_s - self._recent[1][0] >= self._window_s:
@@ -89,7 +89,7 @@ class Peak:
 def warnings(
     cores: Cores, memory: Memory, elapsed_s: float, windows: list[Window], cpus: list[int]
 ) -> list[str]:
-    """What a reader of these figures must know. `windows` and `cpus` are the node's, or empty."""
+    """Warnings for whoever reads these figures; `windows` and `cpus` are the node's, or empty."""
     found = []
     if short := describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota):
         found.append(short)
@@ -131,7 +131,7 @@ def warnings(
 def node_record(
     windows: list[Window], cpus: list[int], gpus: list[Gpu] | None = None, **about: Any
 ) -> NodeRecord:
-    """The series of one node, rounded to the precision of the clocks; `about`: run and node."""
+    """Record of one node's series, rounded to the clocks' precision; `about` names run and node."""
 
     def by_cpu(seconds: Callable[[Window], Sequence[float]]) -> list[list[float]]:
         shares = [[_share(cpu, w.length_s) for cpu in seconds(w)] for w in windows]
@@ -167,7 +167,7 @@ def _share(seconds: float, of_s: float) -> float:
 
 
 class Highest:
-    """The largest of what was sampled."""
+    """Highest sampled values."""
 
     def __init__(self) -> None:
         self.peak = Peak()
@@ -195,7 +195,7 @@ WRITE_SHARE = 0.002
 
 
 class Monitor:
-    """Samples this process (`pid` None), or its children: `pid` is the one that counts.
+    """Sampler of this process (`pid` None), or of its children, with `pid` as the main one.
 
     Elapsed and CPU seconds count from the process's own start, imports included. With a `pid`,
     everything that becomes a child of this process is counted too: a command's orphans are, where
@@ -215,7 +215,7 @@ class Monitor:
         interval_s: float = 1.0,
         siblings: bool = True,
     ) -> None:
-        """`siblings`: other ranks of the run may be on this node, started alike."""
+        """`siblings`: whether to look for other ranks of the run on this node."""
         if not Path("/proc/self/stat").exists():
             raise HpcncfError("a run is measured by Linux's /proc, and this system has none")
         self._run_id, self._attempt, self._node_index = run_id, attempt, node_index
@@ -254,7 +254,7 @@ class Monitor:
         self._thread.start()
 
     def so_far(self) -> dict[str, float | None]:
-        """These fields of a run's progress, as of the last sample."""
+        """Fields for the run's progress file, as of the last sample."""
         elapsed_s, spent_s = self._clock.elapsed_s(), self._last.cpu_s
         return {
             "elapsed_s": elapsed_s,
@@ -266,11 +266,11 @@ class Monitor:
         }
 
     def shortage(self) -> str | None:
-        """Why fewer cores than the allocated can be used, where that is so."""
+        """Reason why fewer cores than allocated can be used, or None."""
         return describe_shortage(self._allocated, self._usable, self._cpus, self._quota)
 
-    def rebound(self, how: str) -> None:
-        """This process bound itself anew: what it may use is what it may use from now on."""
+    def reread_affinity(self, how: str) -> None:
+        """Take over the affinity mask that this process has just set for itself."""
         self._look_at_mask()
         self._pinned = how
 
@@ -279,7 +279,7 @@ class Monitor:
         self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
 
     def stop(self) -> Measured:
-        """Stop sampling and return the measurements. Only once."""
+        """Stop sampling and return the measurements; may be called once."""
         elapsed_s = self._clock.elapsed_s()
         self._stopping.set()
         self._thread.join()
@@ -291,15 +291,18 @@ class Monitor:
         return self._measured(elapsed_s, spent)
 
     def see_main(self) -> None:
-        """Note what the process itself has spent so far. A command's is to be seen before it is
-        waited for: after that only the sum with its children is known."""
+        """Note the CPU time of the main process alone.
+
+        For a command, call this before it is waited for: afterwards only the sum with its
+        children is known.
+        """
         if self._pid == os.getpid():
             self._main_s = own().cpu_s
         elif stat := procfs.stat(f"/proc/{self._pid}"):
             self._main_s = stat.user_s + stat.system_s
 
     def node_record(self) -> NodeRecord:
-        """The node's series so far; without windows where this one does not sample the node."""
+        """Record of the node's series so far; empty unless this rank samples the node."""
         windows, node = self._windows.all(), self._node
         return node_record(
             windows,
@@ -321,8 +324,11 @@ class Monitor:
             wait_s = min(2 * wait_s, self._interval_s)
 
     def _waits(self, seconds: float) -> bool:
-        """Until the next sample, with an eye on memory, for what an evaluation takes is given back
-        within a second, and on who waits for files. True once it has to stop."""
+        """Wait for the next sample; return True once sampling has to stop.
+
+        Meanwhile memory and blocked processes are read more often: what an evaluation allocates
+        is freed within a second.
+        """
         while seconds > 0:
             pause_s = min(seconds, self._glance_every_s)
             if self._stopping.wait(pause_s):
@@ -361,7 +367,7 @@ class Monitor:
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
-        back, cpus = between(self._before, read_counters()), self._cpus
+        back, cpus = pressure_between(self._before, read_counters()), self._cpus
         cores = Cores(
             allocated=self._allocated,
             usable=self._usable,
@@ -403,7 +409,7 @@ class Monitor:
             ],
         )
 
-    def _cpu(self, elapsed_s: float, spent: Spent, back: Held) -> Cpu:
+    def _cpu(self, elapsed_s: float, spent: Spent, back: Pressure) -> Cpu:
         queued_s, main_s = self._waited.runqueue_s, self._main_s
         runs = None if queued_s is None else spent.cpu_s + queued_s
         efficiency = spent.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None

@@ -112,14 +112,14 @@ def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, fl
 
 
 def _memory_used_mib() -> float:
-    """What is not available to a new process: caches that can be dropped are."""
+    """Memory that a new process could not get, in MiB; caches that can be dropped do not count."""
     lines = procfs.read_file("/proc/meminfo").splitlines()
     kib = {name: int(value.split()[0]) for name, value in (line.split(b":") for line in lines)}
     return (kib[b"MemTotal"] - kib[b"MemAvailable"]) / 1024
 
 
 def _network_mib() -> tuple[float, float]:
-    """Received and sent over all interfaces but loopback, and received over loopback."""
+    """MiB sent and received over all interfaces but loopback, and MiB received over loopback."""
     network = loopback = 0
     for line in procfs.read_file("/proc/net/dev").splitlines()[2:]:
         name, _, counts = line.partition(b":")
@@ -132,8 +132,10 @@ def _network_mib() -> tuple[float, float]:
 
 
 def network_link_mib_s(interfaces: Path = Path("/sys/class/net")) -> float | None:
-    """What the fastest physical interface carries in one direction, by its driver; None if none
-    says. Virtual ones (veth, bridges) name a speed that nothing stands behind."""
+    """Speed of the fastest physical interface in one direction, in MiB/s; None if no driver tells.
+
+    Virtual interfaces (veth, bridges) report a speed that no hardware backs: they are left out.
+    """
     speeds = []
     for device in interfaces.glob("*/device"):
         with suppress(OSError, ValueError):  # EINVAL of an interface that is down
@@ -143,7 +145,7 @@ def network_link_mib_s(interfaces: Path = Path("/sys/class/net")) -> float | Non
 
 
 def _disk_mib() -> float:
-    """Read and written by whole disks: a partition's or a mapping's bytes are its disk's too."""
+    """MiB read and written by whole disks; partitions would count the same bytes twice."""
     sectors = 0
     for line in procfs.read_file("/proc/diskstats").splitlines():
         words = line.split()
@@ -166,9 +168,10 @@ class Node:
     """The node seen from one rank: its tree, those of the run's other ranks, and their CPUs."""
 
     def __init__(self, tree: Tree, cpus: list[int] | None = None, siblings: bool = True) -> None:
-        """`cpus` None: those that the ranks here may use together.
+        """Start watching.
 
-        `siblings`: other ranks are followed, too.
+        `cpus` None means all CPUs that the ranks on this node may use together. With `siblings`
+        the run's other ranks on this node are followed, too.
         """
         self._pid = tree.root
         self._siblings = siblings
@@ -186,7 +189,7 @@ class Node:
         self._ran_on()
 
     def sample(self, own: Sample) -> Window:
-        """What happened since the last sample; `own` is this rank's tree now."""
+        """The window since the last sample; `own` is a fresh sample of this rank's tree."""
         self._follow_siblings()
         samples = self._samples(own)
         tree_cpu_s = self._grown_s(samples)
@@ -215,9 +218,9 @@ class Node:
     def _follow_siblings(self) -> None:
         """Find the run's other ranks on this node: same parent, same command line.
 
-        So it is under our launcher, srun and torchrun alike, which start them all alike. Under
-        Slurm a rank may have a parent of its own (a container, a script, a task of several runs):
-        there those of the same step count as well.
+        Our launcher, srun and torchrun all start ranks that way. Under Slurm a rank may have a
+        parent of its own (a container, a script, a task of several runs): there, processes of
+        the same step count as well.
         """
         parent = os.getppid()
         stat = procfs.stat(f"/proc/{parent}")
@@ -235,7 +238,7 @@ class Node:
         return {first: own} | {pid: self._trees[pid].sample() for pid in others}
 
     def _grown_s(self, samples: dict[int, Sample]) -> float:
-        """CPU seconds since the last call; of a rank just found, from now on."""
+        """CPU seconds used since the last call; a newly found rank counts from now on."""
         grown = sum(
             sample.cpu_s - self._cpu_s.get(pid, sample.cpu_s) for pid, sample in samples.items()
         )
@@ -243,7 +246,7 @@ class Node:
         return grown
 
     def _ran_on(self) -> dict[int, float]:
-        """CPU seconds by CPU since the last call: each thread's, on the CPU it ran on last."""
+        """CPU seconds since the last call, by CPU: a thread's time goes to its last CPU."""
         ran: dict[int, float] = {}
         threads: dict[tuple[int, int], float] = {}
         for tree in self._trees.values():
@@ -261,10 +264,10 @@ class Node:
 def shared_out(
     ran_s: tuple[float, ...], busy_s: tuple[float, ...], tree_cpu_s: float
 ) -> tuple[float, ...]:
-    """Our seconds on each CPU: what was seen to run there, and a share of what was not seen.
+    """Our seconds on each CPU: the time seen there, and a share of the time not seen anywhere.
 
-    Processes that came and went between two samples left no trace of where they ran: their time
-    is given to the CPUs by how much of their busy time nobody is known to have used.
+    A process that started and ended between two samples leaves no trace of where it ran. Its
+    time is distributed over the CPUs in proportion to their busy time that is unaccounted for.
     """
     seen = tuple(min(ran, busy) for ran, busy in zip(ran_s, busy_s, strict=True))
     rest = tuple(busy - ran for ran, busy in zip(seen, busy_s, strict=True))

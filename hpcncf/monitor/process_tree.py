@@ -26,7 +26,7 @@ BLOCK_BYTES = 512
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU seconds, and what else a tree did, from its start to now."""
+    """CPU seconds, context switches, storage and page faults of a tree since its start."""
 
     user_s: float = 0.0
     system_s: float = 0.0
@@ -111,7 +111,7 @@ class Tree:
         return tuple(pid for pid in self._known if self.count_root or pid != self.root)
 
     def memory_mib(self) -> tuple[float, float]:
-        """Resident, and that without mapped files, of the processes that the last sample found."""
+        """Resident and anonymous memory of the last sample's processes, in MiB."""
         rss = anonymous = 0.0
         for pid in self._counted():
             resident, private = procfs.memory_mib(pid)
@@ -119,17 +119,19 @@ class Tree:
         return rss, anonymous
 
     def blocked(self) -> int:
-        """How many of the processes that the last sample found wait for a disk or a file server."""
+        """Number of the last sample's processes that wait for a disk or a file server."""
         stats = (procfs.stat(f"/proc/{pid}") for pid in self._counted())
         return sum(1 for stat in stats if stat and stat.state == "D")
 
     def swapped_mib(self) -> float:
-        """Of the processes that the last sample found."""
+        """Swapped-out memory of the last sample's processes, in MiB."""
         return sum(procfs.swapped_mib(pid) for pid in self._counted())
 
     def spent(self) -> Spent:
-        """The whole account, living descendants' switches and storage included. Not every second:
-        the switches stand in a file per thread."""
+        """The whole account, including switches and storage of living descendants.
+
+        Too slow for every second: the switches are in one file per thread.
+        """
         sample = self.sample()
         living = [_measure_process(pid) for pid in sample.pids if pid != self.root]
         total = sum(living, self._account() or Spent())
@@ -143,7 +145,7 @@ class Tree:
                     yield pid, thread
 
     def _account(self) -> Spent | None:
-        """What the kernel keeps for the root, to the microsecond, where it is this process."""
+        """The kernel's exact account (getrusage) if the root is this process, else None."""
         if self.root != os.getpid():
             return None
         return (own() + waited() if self.count_root else waited()) - self._before
@@ -181,7 +183,7 @@ class Tree:
         return found
 
     def _keep_lost(self, last: dict[int, _Known]) -> None:
-        """Keep the time of those who vanished without anybody in the tree having waited."""
+        """Add the time of processes that vanished without a waiting parent in the tree."""
         gone: dict[int, list[_Known]] = {}
         for pid, known in last.items():
             if pid not in self._known:
@@ -197,7 +199,7 @@ class Tree:
                 self._lost[1] += share * sum(known.own[1] for known in dead)
 
     def _heir(self, dead: _Known, last: dict[int, _Known]) -> int:
-        """The nearest living ancestor, 0 where it is none of ours."""
+        """Process id of the nearest living ancestor in the tree, or 0."""
         pid = dead.stat.parent
         while pid in last and pid not in self._known:
             pid = last[pid].stat.parent
@@ -205,7 +207,7 @@ class Tree:
 
 
 def _measure_process(pid: int) -> Spent:
-    """All but CPU seconds."""
+    """Switches, storage and faults of one process; its CPU seconds are counted elsewhere."""
     voluntary, involuntary = procfs.context_switches(pid)
     read_bytes, write_bytes = procfs.storage_bytes(pid) or (0, 0)
     stat = procfs.stat(f"/proc/{pid}")
@@ -218,7 +220,7 @@ def own() -> Spent:
 
 
 def waited() -> Spent:
-    """Of this process's children that ended and were waited for."""
+    """Account of this process's children that ended and were waited for."""
     return _usage(resource.RUSAGE_CHILDREN)
 
 

@@ -90,7 +90,7 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def runqueue_s(pid: int, thread: int) -> float | None:
-    """Ready to run and waiting for a CPU, since the thread began (scheduler/sched-stats.rst).
+    """Seconds a thread was ready but had no CPU since it began (kernel: sched-stats.rst).
 
     None when it is gone, and where the kernel keeps no account: it reports only zeros then.
     """
@@ -126,7 +126,7 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 
 def command(pid: int) -> bytes:
-    """Its arguments, each ended by a zero byte."""
+    """Command line of a process; each argument ends with a zero byte."""
     return read_file(f"/proc/{pid}/cmdline")
 
 
@@ -149,7 +149,7 @@ def children_by_scan() -> Callable[[int, list[int]], list[int]]:
 
 
 def context_switches(pid: int) -> tuple[int, int]:
-    """Voluntary and involuntary, over the process's living threads."""
+    """Voluntary and involuntary context switches of the process's living threads."""
     voluntary = involuntary = 0
     for thread in thread_ids(pid):
         for line in read_file(f"/proc/{pid}/task/{thread}/status").splitlines():
@@ -169,7 +169,7 @@ def storage_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def age_s(pid: int) -> float:
-    """Seconds since the process started, to a tick; of one that is gone: 0.
+    """Seconds since the process started, to one tick; 0 if it is gone.
 
     psutil's create_time is off by up to a second: it adds a boot time in whole seconds.
     """

@@ -18,7 +18,7 @@ Thread = tuple[int, int]  # process, thread
 
 
 class Waits:
-    """Thread-seconds since the threads began; None where the kernel does not count."""
+    """Thread-seconds spent waiting; None where the kernel does not count them."""
 
     def __init__(self) -> None:
         self._disks_counted = procfs.counts_disk_waits()
@@ -35,7 +35,7 @@ class Waits:
         return self._disks.total if self._disks_counted else self._disks.total or None
 
     def look(self, threads: Iterable[Thread]) -> None:
-        """Now, unless the last look was too dear to come again so soon."""
+        """Read the counters, unless the last reading cost too much to repeat so soon."""
         if time.monotonic() < self._next_s:
             return
         begun_s = time.thread_time()  # what it costs, not how long it took among others
@@ -57,21 +57,21 @@ class Waits:
 
 
 class Blocked:
-    """Process-seconds, from how many were found waiting at each look."""
+    """Process-seconds of blocking, from the number of waiting processes at each reading."""
 
     def __init__(self) -> None:
         self.total_s: float | None = None
         self._last_s: float | None = None
 
     def look(self, blocked: int, at_s: float) -> None:
-        """`blocked` now, at `at_s`, stands for the time since the last look."""
+        """Count `blocked` processes for the whole time from the last reading to `at_s`."""
         if self._last_s is not None:
             self.total_s = (self.total_s or 0.0) + blocked * (at_s - self._last_s)
         self._last_s = at_s
 
 
 class Growing:
-    """The sum of counters that only grow, over all who were ever seen."""
+    """Sum of monotonic counters over every thread that was ever seen."""
 
     def __init__(self) -> None:
         self.total: float | None = None

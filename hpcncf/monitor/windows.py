@@ -23,7 +23,7 @@ class Clock:
         return self._age_s + time.monotonic() - self._read_s
 
     def at(self, elapsed_s: float) -> str:
-        """UTC, ISO 8601."""
+        """The moment `elapsed_s` after the start, as ISO 8601 in UTC."""
         return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
 
 
@@ -32,16 +32,16 @@ MOST: Final = 600
 
 @dataclass(frozen=True)
 class Window:
-    """What happened in a stretch of time: seconds and MiB that add up, and two last states."""
+    """Figures of one stretch of time: seconds and MiB that add up, and states at its end."""
 
     start_s: float
     length_s: float
     busy_s: tuple[float, ...]
-    """By CPU: whoever used it."""
+    """Busy time of each CPU, whoever used it."""
     ours_s: tuple[float, ...]
-    """By CPU: an estimate."""
+    """Estimated time of this run on each CPU."""
     steal_s: float
-    """Of all CPUs together."""
+    """Time stolen by the hypervisor, summed over all CPUs."""
     tree_cpu_s: float
     network_mib: float
     loopback_mib: float
@@ -56,22 +56,22 @@ class Window:
 
     @property
     def others_s(self) -> float:
-        """Seconds that others ran. Below zero by rounding only: the clocks tick in 10 ms."""
+        """CPU seconds of other processes; a negative difference is rounding to the 10 ms tick."""
         return max(0.0, sum(self.busy_s) - self.tree_cpu_s)
 
 
 @dataclass(frozen=True)
 class GpuWindow:
-    """The same of one GPU; None if NVML did not report it."""
+    """Figures of one GPU in one window; None if NVML did not report it."""
 
     length_s: float
     busy_s: float | None
     ours_s: float | None
     energy_j: float | None
     mhz_s: float | None
-    """Clock x time."""
+    """Clock frequency integrated over time."""
     throttled_s: tuple[float | None, ...]
-    """By reason, in the order of `gpu.REASONS`."""
+    """Throttled time by reason, in the order of `gpu.REASONS`."""
     memory_mib: float | None
     """At the end."""
     ours_memory_mib: float | None
@@ -83,7 +83,7 @@ AT_THE_END: Final = {"rss_mib", "memory_used_mib", "anonymous_mib", "memory_mib"
 
 
 def merge(first: W, second: W) -> W:
-    """Two neighbours as one: a sum is known where both parts are."""
+    """Merge two adjacent windows; a sum is None if either part is."""
     names = [field.name for field in fields(first) if field.name not in AT_THE_END]
     sums = {name: _sum(getattr(first, name), getattr(second, name)) for name in names}
     if isinstance(first, Window):
@@ -110,7 +110,7 @@ class Windows:
         self._open: Window | None = None
 
     def add(self, window: Window) -> None:
-        """The next stretch of time, as short as it was sampled."""
+        """Append the next sampled stretch of time."""
         self._open = merge(self._open, window) if self._open else window
         # Timers come late, never early: half a sample short still is a full window.
         if self._open.length_s >= self.width_s - window.length_s / 2:

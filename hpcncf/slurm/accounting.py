@@ -23,7 +23,7 @@ _MIB: Final = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 
 @dataclass(frozen=True)
 class Account:
-    """One start of one step."""
+    """Accounting figures of one start of one job step."""
 
     FIGURES: ClassVar = ("state", "elapsed_s", "cpu_s", "max_rss_mib")
 
@@ -44,7 +44,7 @@ class Account:
 
 
 def accounts(job_ids: Sequence[str], problems: list[str]) -> dict[str, list[Account]]:
-    """Steps of each job or array element, every start of them; errors go to `problems`."""
+    """Query all starts of all steps of these jobs; errors go to `problems`."""
     options = ("--duplicates", "--noheader", "--parsable2", f"--format={FIELDS}")
     return parse_accounts(query_jobs(["sacct", *options], job_ids, problems, TIMES))
 
@@ -72,7 +72,7 @@ def parse_accounts(text: str) -> dict[str, list[Account]]:
 
 
 def step_at(steps: Sequence[Account], moment: float) -> Account | None:
-    """The step of a process that started at this moment: the last that had begun by then."""
+    """The step that contains a process started at this moment: the last one begun by then."""
     running = [
         step
         for step in steps
@@ -99,7 +99,7 @@ BESIDE_MIB: Final = 64.0
 
 
 def disagreements(ranks: Sequence[RankRecord], slurm: Account) -> list[str] | None:
-    """A sentence for each figure that differs; None if the two cannot be compared."""
+    """Sentences about figures that differ from the records; None if they cannot be compared."""
     if not ranks or slurm.elapsed_s < SHORTEST_S or slurm.cpu_s is None:
         return None
     differences = []

@@ -81,7 +81,7 @@ def build_executor(
     from submitit.slurm import slurm
 
     class PrintingExecutor(slurm.SlurmExecutor):
-        """Makes scripts on a machine without Slurm, too."""
+        """Executor that writes scripts without submitting them, also on a machine without Slurm."""
 
         @classmethod
         def affinity(cls) -> int:
@@ -121,7 +121,7 @@ NOTE: Final = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where the ranks find their run, and where its records go."""
+    """Paths by which the ranks find their run and write its records."""
 
     job_file: Path
     results: Path
@@ -182,7 +182,7 @@ def directives(resources: Resources, site: Site, name: str, exclusive: bool = Fa
 
 
 def _with_slurm_names(request: dict[str, Any]) -> dict[str, Any]:
-    """submitit's parameters under Slurm's names."""
+    """Rename submitit's parameters to Slurm's names."""
     slurm = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}
     own = {slurm.get(key, key.removeprefix("slurm_")): value for key, value in request.items()}
     if "mem_gb" in own:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Partition:
-    """A limit of None is no limit."""
+    """Limits of one partition; None means no limit."""
 
     name: str
     default: bool
@@ -135,7 +135,7 @@ def _rows(text: str, first: str) -> Iterator[dict[str, str]]:
 
 
 def _number(row: dict[str, str], key: str) -> int | None:
-    """UNLIMITED is None."""
+    """The number, or None for UNLIMITED."""
     text = row.get(key, "")
     return int(text) if text.isdigit() else None
 
@@ -176,7 +176,7 @@ class Capacity:
 
     @classmethod
     def query(cls, site: Site) -> Self:
-        """Ask Slurm for what the site's jobs may meet."""
+        """Ask Slurm for the nodes and limits that apply to the site's jobs."""
         problems: list[str] = []
 
         def answer(parse: Callable[[str], T], *command: str) -> T | None:
@@ -199,7 +199,7 @@ class Capacity:
 
 
 def _requested(site: Site, name: str) -> str | None:
-    """The site's partition, account, QOS or constraint; sbatch's variables override them."""
+    """The requested partition, account, QOS or constraint; sbatch's variables override the site."""
     value: str | None = os.environ.get(f"SBATCH_{name.upper()}") or getattr(site, name)
     return value
 
@@ -261,7 +261,7 @@ class Limits:
         return "; ".join([*problems[0], *remedy])
 
     def _problems(self, wants: Resources, partition: Partition) -> Iterator[str]:
-        """Why the request does not fit the partition; nothing if it fits as far as is known."""
+        """Reasons why the request does not fit the partition, as far as is known."""
         name, nodes = f"partition {partition.name}", wants.nodes
         if partition.state in CLOSED:
             yield f"{name} {CLOSED[partition.state]}"
@@ -364,7 +364,7 @@ def _time_problems(wants: Resources, limited: str, most: int | None) -> Iterator
 
 
 def has_features(constraint: str, features: frozenset[str]) -> bool:
-    """Evaluates `a&b` or `a|b`; anything else (counts, brackets) is left to Slurm."""
+    """Evaluate a constraint of the form `a&b` or `a|b`; counts and brackets are left to Slurm."""
     if not re.fullmatch(r"[\w.:=+-]+(?:(&[\w.:=+-]+)*|(\|[\w.:=+-]+)*)", constraint):
         return True
     if "|" in constraint:
@@ -380,7 +380,7 @@ DISKS: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs")
 
 
 def unshared_folder_warning(folder: Path) -> str | None:
-    """Why compute nodes may not see the folder; None if there is no sign of that."""
+    """Reason why compute nodes may not see the folder, or None."""
     place = folder.resolve()
     around = [
         mount

@@ -38,7 +38,7 @@ NAMED_RANKS: Final = 8
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the run's last attempt left so far."""
+    """Everything that the run's last attempt has left so far."""
 
     number: int
     claimed: Claim | Callable[[], Claim | None] | None
@@ -73,7 +73,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Turn:
-    """A run's place among those that are worked at one after another."""
+    """A run's position among runs that are processed one after another."""
 
     ahead: str = ""
     """What a run in a local queue waits for."""
@@ -85,7 +85,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Sent:
-    """The run's last submission, and what is seen of it now."""
+    """The run's last submission and its current state in the queue."""
 
     submission: Submission
     job: SubmittedJob | None
@@ -146,7 +146,7 @@ def find_read_problem(run: RunPaths) -> str | None:
 
 
 def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt:
-    """`kind`: RankRecord reads the whole records, which takes several times as long."""
+    """Read a run's attempts; `kind` RankRecord reads whole records, several times as slow."""
     problems, there = list[str](), set[str]()
     # Most of thousands of runs are complete and have one rank: their folder is not listed.
     first = _read_record(files.rank(0), kind, []) if kind is RankEnd else None
@@ -214,7 +214,7 @@ def slurm_logs(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
 
 
 def script_log(paths: ResultPaths, user: str, job_id: str) -> Path:
-    """Where the batch script's errors are, and srun's: with those of rank 0."""
+    """Log with the errors of the batch script and of srun, which share rank 0's file."""
     return paths.submitit(user) / f"{job_id}_0_log.err"
 
 
@@ -253,7 +253,7 @@ LOOKED_AT: Final = 40
 
 
 def last_exception(files: Sequence[Path]) -> str:
-    """The exception that ended a command, from its logs, the last file first; else empty."""
+    """The exception that ended a command, searched from its last log file back; else empty."""
     for path in reversed(files):
         with contextlib.suppress(OSError):
             for line in reversed(read_last_lines(path, LOOKED_AT)):
@@ -263,7 +263,7 @@ def last_exception(files: Sequence[Path]) -> str:
 
 
 def explain_failure(verdict: Verdict, exception: str) -> Verdict:
-    """With the exception of a command that failed. Lack of memory is a state of its own."""
+    """Add a failed command's exception to the state; a MemoryError becomes out of memory."""
     state, reason = verdict
     if state != "failed":
         return verdict
@@ -286,7 +286,7 @@ ARRIVING: Final = "its record may be on its way"
 
 
 def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
-    """Of a run that has no attempt by this job."""
+    """Judge a run of which this job has not started an attempt."""
     state = sent.slurm
     if state is None:
         return "unknown", f"Slurm job {job.id} is unknown to squeue and sacct"
@@ -308,7 +308,7 @@ def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
 def judge_started_job(
     attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
 ) -> Verdict | None:
-    """The verdict on a run with an attempt by this job; None if its records decide.
+    """Judge a run that this job has started; None if its records decide.
 
     `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
     `alone`: the job has no other run.
@@ -330,7 +330,7 @@ def judge_started_job(
 
 
 def _judge_stopped(attempt: Attempt, state: JobState) -> Verdict | None:
-    """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
+    """Judge a run whose ranks have stopped while Slurm still lists the job: it may be requeued."""
     if state.state != "running" or attempt.failed:
         return None
     restart = attempt.claim.slurm_restart if attempt.claim else None
@@ -358,7 +358,7 @@ def _judge_working(attempt: Attempt, state: JobState) -> Verdict | None:
 
 
 def _judge_arriving(attempt: Attempt, state: JobState) -> Verdict | None:
-    """A record written lately need not have reached this machine."""
+    """Judge a run whose last record may not have reached this machine's file system yet."""
     if attempt.failed:
         return None
     waits = attempt.alive if state.ended_ago_s is None else state.ended_ago_s < ARRIVING_S

@@ -19,7 +19,7 @@ def local_turns(
     attempts: Mapping[str, Attempt | None],
     sent: Mapping[str, Submission | None],
 ) -> dict[str, Turn]:
-    """What the runs of local queues wait for: another queue's turn, or packs before them."""
+    """Positions of runs in local queues: they wait for another queue or for packs before them."""
     turn, elsewhere = machine.turn(), ""
     if turn and Path(turn.results) != paths.folder.resolve():
         elsewhere = f"waits for the local queue of {Path(turn.results).name}"
@@ -57,7 +57,7 @@ def task_turns(
     submitted: Submitted,
     complete: set[str],
 ) -> dict[str, Turn]:
-    """The turns of runs that share a Slurm task with others."""
+    """Positions of runs that share a Slurm task with others."""
     sizes = {run.id: run.resources.side_by_side for run in runs}
     found: dict[str, Turn] = {}
     for submission in submitted.submissions:
@@ -78,7 +78,7 @@ def _turns_in_task(
     complete: set[str],
     size: int,
 ) -> dict[str, Turn]:
-    """`size`: so many of its runs begin side by side."""
+    """Positions within one task, of which `size` runs start side by side."""
     together = plan.batched(job.runs, size)
     ours = {
         run_id for run_id in job.runs if is_of_submission(attempts.get(run_id), submission, job)

@@ -40,7 +40,7 @@ UNDER_WAY: Final = ("pending", "running", "unknown")
 
 @dataclass(frozen=True)
 class RunState:
-    """Where one run stands now, and why."""
+    """Current state of one run, and the reason for it."""
 
     run: Run
     state: State
@@ -70,7 +70,7 @@ Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
 def states(
     paths: ResultPaths, plan: Plan, ask: Ask = job_states, kind: type[RankEnd] = RankRecord
 ) -> list[RunState]:
-    """Every run of the plan, retired ones included, in the plan's order.
+    """States of every run of the plan, retired ones included, in the plan's order.
 
     `ask` asks Slurm. `kind`: RankEnd reads no more of the ranks' records than states need. What
     concerns no single run (a broken submission file, Slurm's silence) stands in the problems of
@@ -115,7 +115,7 @@ def _commit() -> str | None:
 
 @dataclass(frozen=True)
 class Observations:
-    """What is asked once for all runs."""
+    """Observations that are made once for all runs."""
 
     paths: ResultPaths
     submitted: Submitted
@@ -178,7 +178,7 @@ def _state(
 
 
 def _find_exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
-    """What ended a command, as its log has it; our own training has it in its record."""
+    """The exception in a command's log; our own training has it in its record."""
     if attempt is None or run.training is not None:
         return ""
     failed = attempt.failed

@@ -186,7 +186,7 @@ def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
     recorded.peers = gather_objects(oneself(place), place)
     if run.training.pin != "none":
         pin_rank(run.training.pin, run.resources.cpus_per_task, place)
-        recorded.monitor.rebound(run.training.pin)
+        recorded.monitor.reread_affinity(run.training.pin)
     data = load_prepared(Path(run.data.path))
     if run.data_key not in (None, data.manifest.key):
         raise HpcncfError(

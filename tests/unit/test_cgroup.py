@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.monitor import cgroup
-from hpcncf.monitor.cgroup import Counters, Held, between, describe_shortage, read_counters
+from hpcncf.monitor.cgroup import (
+    Counters,
+    Pressure,
+    describe_shortage,
+    pressure_between,
+    read_counters,
+)
 
 V2 = "30 23 0:26 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "32 31 0:29 {top} /sys/fs/cgroup/{name} rw,relatime - cgroup cgroup rw,{name}\n"
@@ -144,7 +150,9 @@ def test_without_cgroups_nothing_is_known(tmp_path: Path) -> None:
     ]
     assert found == [None] * 6
     nothing = read_counters(tmp_path)
-    assert between(nothing, nothing) == Held(None, None, None), "not measured, and never zero"
+    assert pressure_between(nothing, nothing) == Pressure(None, None, None), (
+        "not measured, and never zero"
+    )
 
 
 def test_the_version_distinguishes_hybrid_from_pure(tmp_path: Path) -> None:
@@ -185,7 +193,7 @@ def test_throttling_is_of_the_cgroup_with_the_most(
     root = tree(tmp_path, version, "/job_7/task_0", files)
     first = read_counters(root)
     write(root, {f"sys/fs/cgroup/{job}": after})
-    assert between(first, read_counters(root)).throttled_s == pytest.approx(3.5)
+    assert pressure_between(first, read_counters(root)).throttled_s == pytest.approx(3.5)
 
 
 def test_pressure_is_the_own_cgroups_and_the_nodes_where_that_keeps_none(tmp_path: Path) -> None:
@@ -196,14 +204,14 @@ def test_pressure_is_the_own_cgroups_and_the_nodes_where_that_keeps_none(tmp_pat
     before = read_counters(root)
     assert (before.memory_s, before.io_s) == (1.5, 4.0)
     write(root, {"proc/pressure/io": PRESSURE.format(4_250_000)})
-    after = between(before, read_counters(root))
+    after = pressure_between(before, read_counters(root))
     assert (after.memory_s, after.io_s) == (0.0, 0.25)
 
 
 def test_a_counter_that_is_reported_at_one_end_only_is_not_measured() -> None:
     one = Counters({Path("a"): 1.0}, 1.0, None)
     other = Counters({Path("b"): 5.0}, None, 2.0)
-    assert between(one, other) == Held(None, None, None)
+    assert pressure_between(one, other) == Pressure(None, None, None)
 
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_CPUS_ON_NODE": "4", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
