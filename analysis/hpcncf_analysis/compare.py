@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from hpcncf.collect.collect import collect
 from hpcncf.collect.resource_columns import METRIC, PARAMETER
@@ -38,12 +38,11 @@ from hpcncf_analysis.formatting import (
     format_score,
 )
 from hpcncf_analysis.prices import NO_PRICES, Prices, is_faster_worth_it, priced_rows
-from hpcncf_analysis.quality import is_worse, quality_gap
+from hpcncf_analysis.quality import Quality, compare_quality
 from hpcncf_analysis.scaling import MODELS, distinct
-from hpcncf_analysis.significance import ALPHA, Ratio, compare_repeats
+from hpcncf_analysis.significance import ALPHA, Ratio, Verdict, compare_pairs, compare_repeats
 
 Row = Mapping[str, Any]
-Quality = Literal["worse", "better", "alike", "not compared"]
 
 EARLY: Final = ("cancelled", "stopped", "timeout")
 # The value of a setting that a run does not have.
@@ -316,7 +315,7 @@ class Comparison:
         slower = [
             f"{label} is slower: {ratio.value:.3f}x"
             for label, ratio in self._slower_by(threshold)
-            if ratio.verdict == "slower"
+            if ratio.verdict is Verdict.SLOWER
         ]
         worse = [f"{pair.label}: HR@10 is worse" for pair in self.pairs if pair.quality == "worse"]
         return slower + worse
@@ -324,12 +323,12 @@ class Comparison:
     def open_questions(self, threshold: float) -> list[str]:
         """What looks too slow, and the repeats are too few to be sure."""
         slower = self._slower_by(threshold)
-        return [label for label, ratio in slower if ratio.verdict == "too few repeats"]
+        return [label for label, ratio in slower if ratio.verdict is Verdict.TOO_FEW]
 
     def _slower_by(self, threshold: float) -> list[tuple[str, Ratio]]:
         ratios = [(pair.label, pair.ratio) for pair in self.pairs]
         ratios += [("all together", self.overall)] if self.overall else []
-        return [each for each in ratios if each[1].slower_by(threshold)]
+        return [each for each in ratios if each[1].is_slower_by(threshold)]
 
     def plain(self) -> dict[str, Any]:
         return {
@@ -357,12 +356,12 @@ def compare(a: Side, b: Side) -> Comparison:
         raise UsageError("a run that was ended early has no steps to compare in both")
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     speeds = [(_speeds(one, speed_of), _speeds(other, speed_of)) for one, other in both]
-    ratios = [compare_repeats([each]) for each in speeds]
-    overall = compare_repeats(speeds) if len(speeds) > 1 else None
+    ratios = [compare_repeats(*each) for each in speeds]
+    overall = compare_pairs(speeds) if len(speeds) > 1 else None
     inert = {name: text for row in every for name, text in inert_settings(row).items()}
     if changed and not environment and apart <= set(inert):
-        ratios = [replace(ratio, verdict="no effect") for ratio in ratios]
-        overall = overall and replace(overall, verdict="no effect")
+        ratios = [replace(ratio, verdict=Verdict.NO_EFFECT) for ratio in ratios]
+        overall = overall and replace(overall, verdict=Verdict.NO_EFFECT)
     return Comparison(
         a=a,
         b=b,
@@ -374,7 +373,7 @@ def compare(a: Side, b: Side) -> Comparison:
             *find_cautions(every, environment),
         ],
         pairs=[
-            Pair(one, other, ratio, _quality(one, other), find_moved_phase(one, other))
+            Pair(one, other, ratio, compare_quality(one, other), find_moved_phase(one, other))
             for (one, other), ratio in zip(both, ratios, strict=True)
         ],
         only_a=[one.label for key, one in ours.items() if key not in theirs],
@@ -401,14 +400,6 @@ def _speeds(one: Configuration, speed_of: str) -> list[float]:
     if speed_of in SPEEDS:
         return [row[speed_of] for row in one.rows]
     return [3600 / row["elapsed_s"] for row in one.rows]
-
-
-def _quality(a: Configuration, b: Configuration) -> Quality:
-    if quality_gap(a, b) is None:  # not evaluated, or not alike
-        return "not compared"
-    if is_worse(b, a):
-        return "worse"
-    return "better" if is_worse(a, b) else "alike"
 
 
 def above(found: Comparison) -> list[str]:
@@ -456,7 +447,7 @@ def below(found: Comparison) -> list[str]:
     """Where the time went, what was not compared, and how far to trust what was."""
     lines = []
     for pair in found.pairs:
-        if pair.moved and pair.ratio.verdict in ("faster", "slower", "too few repeats"):
+        if pair.moved and pair.ratio.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.TOO_FEW):
             word = "slower" if pair.ratio.value < 1 else "faster"
             times = f"{format_number(pair.moved.a_us)} → {format_number(pair.moved.b_us)}"
             lines.append(
@@ -480,7 +471,7 @@ def below(found: Comparison) -> list[str]:
 
 
 def _repeat_notes(found: Comparison) -> Iterator[str]:
-    few = sum(pair.ratio.verdict == "too few repeats" for pair in found.pairs)
+    few = sum(pair.ratio.verdict is Verdict.TOO_FEW for pair in found.pairs)
     if few:
         yield (
             f"{pluralize(few, 'configuration')} with too few repeats to find a difference from "

@@ -340,6 +340,13 @@ class Configuration:
         elapsed_s = self.median("elapsed_s")
         return 3600 / elapsed_s if elapsed_s else None
 
+    @property
+    def speeds(self) -> list[float]:
+        """The speed of every repeat that has one, in the unit of `speed`."""
+        if self.by_time:
+            return [3600 / row["elapsed_s"] for row in self.rows if row.get("elapsed_s")]
+        return [row["instances_per_s"] for row in self.rows if row.get("instances_per_s")]
+
 
 def figure_labels(configurations: Sequence[Configuration]) -> dict[str, str]:
     """Configuration key -> what a figure calls it: its label, or its number in the table.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf, sqrt
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.formatting import format_duration
@@ -49,6 +49,18 @@ def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
                 **{name: course.get(name) for name in SCORES},
             }
     return [{**row, **scored.get(row["run_id"], {})} for row in runs]
+
+
+Quality = Literal["worse", "better", "alike", "not compared"]
+
+
+def compare_quality(baseline: Configuration, candidate: Configuration) -> Quality:
+    """Whether the candidate's model is worse or better by more than chance explains."""
+    if quality_gap(baseline, candidate) is None:  # not evaluated, or not on the same task
+        return "not compared"
+    if is_worse(candidate, baseline):
+        return "worse"
+    return "better" if is_worse(baseline, candidate) else "alike"
 
 
 def worse_models(configurations: Sequence[Configuration]) -> set[str]:

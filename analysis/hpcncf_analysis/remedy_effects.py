@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import log, sqrt
-from statistics import fmean, median, variance
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from hpcncf_analysis.advice.judge import Ratio, settings_without_effect, speed_ratio
+from hpcncf_analysis.advice.judge import settings_without_effect
 from hpcncf_analysis.configurations import Configuration, Table, pluralize
 from hpcncf_analysis.formatting import (
     NONE,
@@ -19,17 +17,14 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
-from hpcncf_analysis.quality import is_worse
+from hpcncf_analysis.quality import Quality, compare_quality
+from hpcncf_analysis.significance import ALPHA, Ratio, Verdict, compare_repeats
 
-# Nearer to 1 is nothing, if the repeats show as much.
-SLIGHT: Final = 0.1
-# So many standard errors are no chance: of tables with fifty remedies that do nothing, one in seven
-# says that one does something. The repeats must lie apart besides.
-ERRORS: Final = 3
-MIB: Final = 16.0
+SLIGHT_GAIN: Final = 0.1
+"""A remedy that changes the speed by no more than this share is hardly worth its line."""
+SLIGHT_MEMORY_MIB: Final = 16.0
 
 Settings = Mapping[str, Any]
-Verdict = Literal["gains", "loses", "nothing", "open", "worse model", "no effect"]
 
 
 @dataclass(frozen=True)
@@ -44,14 +39,13 @@ class Effect:
     changed: Settings
     """The remedy: dotted settings that differ from `on`."""
     gain: Ratio
-    """Of the speeds, against `on`."""
+    """Speed against `on`, with the verdict of its repeats."""
     overall: Ratio
-    """Against the baseline."""
+    """Speed against the baseline."""
+    quality: Quality
+    """The model's, against `on`'s."""
     memory_mib: float | None
     """More than `on` at its peak."""
-    verdict: Verdict
-    better: bool
-    """Whether its model is better than `on`'s by more than chance explains."""
     warning: str = ""
     """The record's own sentence, if none of the changed settings can act here."""
 
@@ -64,10 +58,8 @@ def measure_effects(configurations: Sequence[Configuration]) -> list[Effect]:
     if base is None:
         return []
     apart = {one.key: changed_settings(one, base) for one in measured}
-    variances = [each for one in measured if (each := _variance(one)) is not None]
-    usual = median(variances) if variances else None
     found = [
-        _effect(one, _find_reference(one, measured, apart), base, apart, usual)
+        _effect(one, _find_reference(one, measured, apart), base, apart)
         for one in measured
         if one is not base
     ]
@@ -94,58 +86,37 @@ def _effect(
     on: Configuration,
     base: Configuration,
     apart: Mapping[str, Settings],
-    usual: float | None,
 ) -> Effect:
-    gain = speed_ratio(one, on)
+    gain = compare_repeats(on.speeds, one.speeds)
     peaks = one.median("memory_peak_mib"), on.median("memory_peak_mib")
     more = None if None in peaks else (peaks[0] or 0.0) - (peaks[1] or 0.0)
-    overall = speed_ratio(one, base)
-    verdict = _verdict(one, on, gain, _standard_error(one, on, usual))
-    better, changed = is_worse(on, one), changed_settings(one, on)
+    overall = compare_repeats(base.speeds, one.speeds)
+    changed, quality = changed_settings(one, on), compare_quality(on, one)
     inert = settings_without_effect(one)
     warning = "; ".join(inert[key] for key in changed if key in inert)
     if warning and set(changed) <= set(inert):
-        verdict, better = "no effect", False
-    return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict, better, warning)
+        gain, quality = replace(gain, verdict=Verdict.NO_EFFECT), "not compared"
+    return Effect(one, on, apart[on.key], changed, gain, overall, quality, more, warning)
 
 
-def _verdict(one: Configuration, on: Configuration, gain: Ratio, error: float | None) -> Verdict:
-    """`error` is the standard error of the gain's logarithm; None where nothing was repeated."""
-    if is_worse(one, on):
-        return "worse model"
-    if abs(gain.value - 1) <= SLIGHT:
-        return "nothing" if error is None or error <= SLIGHT else "open"
-    if gain.overlaps or (error is not None and abs(log(gain.value)) <= ERRORS * error):
-        return "open"
-    return "gains" if gain.value > 1 else "loses"
+def _describe_speed(gain: Ratio) -> str:
+    """What the remedy does to the speed, in a few words."""
+    times = format_ratio(gain.value)
+    match gain.verdict:
+        case Verdict.FASTER | Verdict.SLOWER if gain.is_within(SLIGHT_GAIN):
+            return f"changes little here: {times}"
+        case Verdict.FASTER:
+            return f"gains {times}"
+        case Verdict.SLOWER:
+            return f"loses: {times} of the speed"
+        case Verdict.TOO_FEW:
+            return f"{times}, but too few repeats to be sure"
+        case _ if gain.is_within(SLIGHT_GAIN):
+            return "does nothing here"
+        case _:
+            return "not settled: repeats of the same settings differ by as much"
 
 
-def _standard_error(one: Configuration, on: Configuration, usual: float | None) -> float | None:
-    """From the two's own scatter; where few repeats happen to agree, from what is usual in the job.
-
-    `usual` is the median of its configurations' variances of the speed's logarithm.
-    """
-    if usual is None:
-        return None
-    own = [each for each in (_variance(one), _variance(on)) if each is not None]
-    return sqrt(max(fmean(own or [usual]), usual) * (1 / len(one.rows) + 1 / len(on.rows)))
-
-
-def _variance(one: Configuration) -> float | None:
-    """Of the logarithm of its repeats' speeds."""
-    name = "elapsed_s" if one.by_time else "instances_per_s"
-    logs = [log(row[name]) for row in one.rows if row.get(name)]
-    return variance(logs) if len(logs) > 1 else None
-
-
-SENTENCES: Final[dict[Verdict, str]] = {
-    "gains": "gains {gain}",
-    "loses": "loses: {gain} of the speed",
-    "nothing": "does nothing here",
-    "open": "not settled: repeats of the same settings differ by as much",
-    "worse model": "the model is worse, whatever the speed",
-    "no effect": "not compared",
-}
 COLUMNS: Final = [
     "remedy",
     "on top of",
@@ -175,7 +146,7 @@ def _row(effect: Effect) -> list[str]:
     return [
         format_changes(effect.changed),
         format_changes(effect.before) or "the baseline",
-        *([NONE] * len(figures) if effect.verdict == "no effect" else figures),
+        *([NONE] * len(figures) if effect.gain.verdict is Verdict.NO_EFFECT else figures),
         describe_effect(effect),
     ]
 
@@ -188,24 +159,21 @@ def format_changes(changed: Mapping[str, Any]) -> str:
 
 def describe_effect(effect: Effect) -> str:
     """What it does, what it costs in cores, memory and start-up, and whether it was repeated."""
-    if effect.verdict == "no effect":
+    if effect.gain.verdict is Verdict.NO_EFFECT:
         return effect.warning
-    parts = [SENTENCES[effect.verdict].format(gain=format_ratio(effect.gain.value))]
+    speed = _describe_speed(effect.gain)
     scores = " to ".join(format_score(one.median("hr10")) for one in (effect.on, effect.one))
-    if effect.verdict == "worse model":
-        parts = [f"{parts[0]} (HR@10 {scores})"]
-    elif effect.better:
-        nothing = effect.verdict == "nothing"
-        speed = "does nothing for the speed here" if nothing else parts[0]
+    parts = [speed]
+    if effect.quality == "worse":
+        parts = [f"the model is worse, whatever the speed (HR@10 {scores})"]
+    elif effect.quality == "better":
         parts = [f"a better model (HR@10 {scores}); {speed}"]
     cores = effect.one.cores - effect.on.cores
     if cores > 0:
         parts.append(f"for {pluralize(cores, 'core')} more")
-    if effect.memory_mib is not None and abs(effect.memory_mib) >= MIB:
+    if effect.memory_mib is not None and abs(effect.memory_mib) >= SLIGHT_MEMORY_MIB:
         sign = "more" if effect.memory_mib > 0 else "less"
         parts.append(f"with {format_mebibytes(abs(effect.memory_mib))} {sign}")
-    if effect.gain.low is None:
-        parts.append("measured once")
     return ", ".join([*parts, *_describe_startup(effect)])
 
 
@@ -217,7 +185,7 @@ def _describe_startup(effect: Effect) -> list[str]:
         return []
     text = f"compilation adds {format_duration(longer_s)} to the start-up"
     saved_s = (_step_s(effect.on) or 0.0) - (_step_s(effect.one) or 0.0)
-    if saved_s <= 0 or effect.verdict in ("loses", "worse model"):
+    if saved_s <= 0 or effect.quality == "worse" or effect.gain.verdict is Verdict.SLOWER:
         return [f"{text} and never pays"]
     return [f"{text} and pays after {format_number(longer_s / saved_s)} steps"]
 
@@ -231,9 +199,9 @@ def _step_s(one: Configuration) -> float | None:
 
 def describe_baseline(effects: Sequence[Effect]) -> str:
     base = next(each.on for each in effects if each.on.rows[0].get("baseline"))
+    compared = sum(not each.warning for each in effects)
     return (
         f"Baseline: {base.label}. A remedy is compared with the configuration that has all of its "
-        "changes but the last; the range is from the slowest to the fastest repeats. It gains or "
-        f"loses where those lie apart and it is more than {ERRORS} standard errors from 1, by the "
-        "scatter of its repeats or what is usual in the job, if that is more."
+        "changes but the last, by the test that `hpcncf compare` makes. Of "
+        f"{pluralize(compared, 'comparison')} {ALPHA * compared:.1f} would differ by chance alone."
     )

@@ -1,108 +1,146 @@
-"""Bootstrap interval and permutation test for the ratio of two speeds.
+"""Is a candidate faster than its baseline? The one answer for report, compare, remedies and tune.
 
-The ratio of the medians has a percentile bootstrap interval (Efron, Tibshirani 1993), and a
-permutation test of the difference of the mean logarithms (Fisher; Good 2005), exact where the ways
-to deal the repeats out are few enough to count. Both must agree before a difference is called real:
-with few repeats the bootstrap alone is too sure. Three against three, or two against five, can
-reach a p of 0.1, which is one false alarm in twenty towards slower; fewer are too few to decide.
+The exact rank-sum test (Wilcoxon 1945; Mann, Whitney 1947) and the interval that belongs to it
+(Moses; Hollander, Wolfe, Chicken 2014, section 4.3): of all ratios of one repeat of the candidate
+to one of the baseline, as many are dropped at either end as the test allows. So the interval
+excludes 1 exactly where the test finds a difference, nothing is assumed about how speeds scatter,
+and a single disturbed repeat cannot decide. Three repeats against three, or two against five, can
+just reach `ALPHA`; with fewer no data can, and the answer is `TOO_FEW`.
+
+Several pairs of configurations are one question, too: their ranks are counted within each pair and
+added (van Elteren 1960, with equal weights).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from math import comb, exp, log, prod
-from statistics import mean, median
-from typing import Final, Literal
-
-import numpy as np
-from numpy.typing import NDArray
-
-Verdict = Literal["faster", "slower", "no significant difference", "too few repeats", "no effect"]
-"""`no effect`: all that was changed are settings that could not act."""
-Pair = tuple[Sequence[float], Sequence[float]]
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import accumulate
+from math import comb, exp, log, prod, sqrt
+from statistics import NormalDist, fmean, median
+from typing import Final
 
 ALPHA: Final = 0.1
-CONFIDENCE: Final = 0.95
-RESAMPLES: Final = 5000
-# More ways to deal the repeats out than this are sampled.
-COUNTED: Final = 20_000
-SEED: Final = 20_170_403
-# Equal statistics of differently ordered sums.
-_ROUNDING: Final = 1e-12
+"""Chance of calling equal speeds different: one false alarm in twenty towards slower."""
+MAX_EXACT: Final = 2_500
+"""Ratios of two repeats; from more on, the normal approximation is as good."""
+
+
+class Verdict(StrEnum):
+    """What the repeats show about the candidate's speed."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    ALIKE = "no significant difference"
+    TOO_FEW = "too few repeats"
+    NO_EFFECT = "no effect"
+    """All that was changed are settings that could not act."""
+
+    @property
+    def is_difference(self) -> bool:
+        return self in (Verdict.FASTER, Verdict.SLOWER)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast B is as A."""
+    """How many times as fast the candidate is as the baseline."""
 
     value: float
+    """Ratio of the medians; of several pairs, the geometric mean."""
     low: float | None
-    """Of the interval at `CONFIDENCE`; None where a side has one repeat."""
+    """End of the interval with `confidence`; None if nothing was repeated."""
     high: float | None
     p: float | None
-    """Share of the ways to deal the repeats out that differ as much, in either direction."""
+    """Chance of ranks at least as far apart, in either direction, if both were equally fast."""
     verdict: Verdict
+    confidence: float | None = None
+    """That of the interval: 0.9 or more, less where there are too few repeats."""
 
-    def slower_by(self, threshold: float) -> bool:
-        return self.value < 1 - threshold
+    def scaled(self, factor: float) -> Ratio:
+        """The ratio of a figure that is speed times a constant, such as the speed of one core."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        verdict = self.verdict
+        if verdict not in (Verdict.TOO_FEW, Verdict.NO_EFFECT) and low and high:
+            verdict = _verdict(low, high)
+        return replace(self, value=self.value * factor, low=low, high=high, p=None, verdict=verdict)
 
+    def is_within(self, share: float) -> bool:
+        """Whether the repeats rule out a difference of more than this share."""
+        if self.low is None or self.high is None or self.verdict is Verdict.TOO_FEW:
+            return False
+        return self.low >= 1 - share and self.high <= 1 + share
 
-def compare_repeats(pairs: Sequence[Pair]) -> Ratio:
-    """The speeds of A's and of B's repeats, all above 0, of one configuration or of several: the
-    geometric mean of the ratios of their medians. Repeats are dealt out within their pair."""
-    value = exp(mean(log(median(b) / median(a)) for a, b in pairs))
-    if any(min(len(a), len(b)) < 2 for a, b in pairs):
-        return Ratio(value, None, None, None, "too few repeats")
-    rng = np.random.default_rng(SEED)
-    logs = [np.log(_resampled(b, rng) / _resampled(a, rng)) for a, b in pairs]
-    ends = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
-    low, high = map(float, np.quantile(np.exp(np.mean(logs, axis=0)), ends))
-    few = len(pairs) == 1 and ways_to_deal(pairs) <= COUNTED
-    p = _exact(*pairs[0]) if few else _sampled(pairs)
-    if least_p(pairs) > ALPHA:
-        return Ratio(value, low, high, p, "too few repeats")
-    if p > ALPHA or low <= 1 <= high:
-        return Ratio(value, low, high, p, "no significant difference")
-    return Ratio(value, low, high, p, "faster" if low > 1 else "slower")
+    def is_slower_by(self, share: float) -> bool:
+        return self.value < 1 - share
 
 
-def ways_to_deal(pairs: Sequence[Pair]) -> int:
-    return prod(comb(len(a) + len(b), len(a)) for a, b in pairs)
+def compare_repeats(baseline: Sequence[float], candidate: Sequence[float]) -> Ratio:
+    """Compare the speeds of all repeats of two configurations; speeds are above 0."""
+    return compare_pairs([(baseline, candidate)])
 
 
-def least_p(pairs: Sequence[Pair]) -> float:
-    """The p of one dealing and of its mirror image: with fewer ways to deal, too few repeats.
+def compare_times(baseline: Sequence[float], candidate: Sequence[float]) -> Ratio:
+    """Compare by the seconds, or the cost, of the same work: less is faster."""
+    return compare_repeats(candidate, baseline)  # baseline / candidate: a ratio of speeds
 
-    With equal numbers in A and B no p is smaller. With unequal ones the mirror image may differ by
-    less, so that p is half of this; towards slower that is no rarer a chance, and not relied upon.
+
+def compare_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Ratio:
+    """Compare (baseline, candidate) speeds of several configurations as one change."""
+    value = exp(fmean(log(median(after) / median(before)) for before, after in pairs))
+    ratios = sorted(b / a for before, after in pairs for a in before for b in after)
+    sizes = tuple(sorted((len(before), len(after)) for before, after in pairs))
+    rank = _interval_rank(sizes)
+    if rank == 0 and len(ratios) == len(pairs):
+        return Ratio(value, None, None, None, Verdict.TOO_FEW)
+    # A mean of unlike pairs may lie outside: a wider interval is the careful one.
+    low = min(ratios[max(rank, 1) - 1], value)
+    high = max(ratios[-max(rank, 1)], value)
+    against = min(sum(each <= 1 for each in ratios), sum(each >= 1 for each in ratios))
+    return Ratio(
+        value=value,
+        low=low,
+        high=high,
+        p=min(1.0, 2 * _chance_of_at_most(against, sizes)),
+        verdict=_verdict(low, high) if rank else Verdict.TOO_FEW,
+        confidence=max(0.0, 1 - 2 * _chance_of_at_most(max(rank, 1) - 1, sizes)),
+    )
+
+
+def _verdict(low: float, high: float) -> Verdict:
+    if low > 1:
+        return Verdict.FASTER
+    return Verdict.SLOWER if high < 1 else Verdict.ALIKE
+
+
+def _interval_rank(sizes: tuple[tuple[int, int], ...]) -> int:
+    """Rank of the ratio at each end of the interval, from 1 on; 0 if no data could exclude 1."""
+    half = sum(n * m for n, m in sizes) // 2
+    return bisect_right(range(half), ALPHA, key=lambda rank: 2 * _chance_of_at_most(rank, sizes))
+
+
+def _chance_of_at_most(number: int, sizes: tuple[tuple[int, int], ...]) -> float:
+    """Chance that at most so many ratios are below 1 if both sides are equally fast."""
+    total = sum(n * m for n, m in sizes)
+    if total > MAX_EXACT:
+        spread = sqrt(sum(n * m * (n + m + 1) for n, m in sizes) / 12)
+        return NormalDist(total / 2, spread).cdf(number + 0.5)
+    return _orders_with_at_most(sizes)[number] / prod(comb(n + m, n) for n, m in sizes)
+
+
+@lru_cache(maxsize=64)
+def _orders_with_at_most(sizes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Orders of all repeats in which at most 0, 1, 2, ... ratios are below 1.
+
+    Their generating function is a product of Gaussian binomial coefficients, one for each pair.
     """
-    return min(2 / ways_to_deal(pairs), 1.0)
-
-
-def _resampled(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Medians of as many repeats, drawn with replacement. Shape (RESAMPLES,)."""
-    drawn = rng.choice(np.asarray(values, dtype=float), size=(RESAMPLES, len(values)))
-    return np.asarray(np.median(drawn, axis=1))
-
-
-def _exact(a: Sequence[float], b: Sequence[float]) -> float:
-    logs = np.log(np.asarray([*a, *b], dtype=float))
-    seen = abs(logs[: len(a)].mean() - logs[len(a) :].mean())
-    chosen = np.array(list(combinations(range(len(logs)), len(a))))
-    ours = logs[chosen].sum(axis=1)
-    apart = np.abs(ours / len(a) - (logs.sum() - ours) / len(b))
-    return float(np.mean(apart >= seen - _ROUNDING))
-
-
-def _sampled(pairs: Sequence[Pair]) -> float:
-    """Its own dealing counts as one of them, so that p is never 0."""
-    rng = np.random.default_rng(SEED)
-    seen, apart = 0.0, np.zeros(RESAMPLES)
-    for a, b in pairs:
-        logs = np.log(np.asarray([*a, *b], dtype=float))
-        dealt = rng.permuted(np.tile(logs, (RESAMPLES, 1)), axis=1)
-        apart += dealt[:, len(a) :].mean(axis=1) - dealt[:, : len(a)].mean(axis=1)
-        seen += float(logs[len(a) :].mean() - logs[: len(a)].mean())
-    return float((1 + np.sum(np.abs(apart) >= abs(seen) - _ROUNDING)) / (1 + RESAMPLES))
+    counts = [1] + [0] * sum(n * m for n, m in sizes)
+    for n, m in sizes:
+        for step in range(1, n + 1):
+            for at in range(len(counts) - 1, m + step - 1, -1):  # times 1 - q^(m + step)
+                counts[at] -= counts[at - m - step]
+            for at in range(step, len(counts)):  # over 1 - q^step
+                counts[at] += counts[at - step]
+    return tuple(accumulate(counts))

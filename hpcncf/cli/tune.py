@@ -289,8 +289,12 @@ def _table(now: Now, heads: Sequence[str], cells: Callable[[Figure], Sequence[st
 
 def _doubts(found: Outcome | ProgramOutcome) -> list[str]:
     lines = []
-    if found.left_open:
-        lines.append(f"no significant difference from: {'; '.join(found.left_open)}")
+    few = [label for label in found.left_open if found.verdicts[label] == "too few repeats"]
+    alike = [label for label in found.left_open if label not in few]
+    if alike:
+        lines.append(f"no significant difference from: {'; '.join(alike)}")
+    if few:
+        lines.append(f"too few repeats to tell it from: {'; '.join(few)}")
     if found.disturbed:
         lines.append("neighbours used much of its cores: repeat on a quiet machine")
     return lines
@@ -368,11 +372,13 @@ def _program_outcome(
         again = f"hpcncf retry {format_path(tuning.paths.folder)} --wait"
         return {"best": None}, [f"not measured: {now.step.why}", f"once mended, try again: {again}"]
     setup, base = found.setup, tried.figures.get(tried.base)
+    against = found.against_unchanged
     plain = {
         "cores": setup.cores,
         "with": str(setup.remedies),
         "step_s": found.best.epoch_s,
-        "speedup": found.speedup,
+        "speedup": against.value if against else None,
+        "verdict": against.verdict if against else None,
         "mem_gb": found.mem_gb,
         "changes": found.changes,
         "left": found.costs,
@@ -380,6 +386,7 @@ def _program_outcome(
         "trials_unchanged": found.trials[1],
         "unsettled": found.unsettled,
         "left_open": found.left_open,
+        "verdicts": found.verdicts,
         "disturbed": found.disturbed,
         "settings": setup.settings,
     }
@@ -400,15 +407,15 @@ def _program_outcome(
     if not setup.remedies:
         if not unfinished and not faster:
             gain = f": no remedy is known to make it {100 * (WORTH - 1):.0f} % faster"
-    elif found.speedup is not None:
-        gain = f", {found.speedup:.2f} times as fast as unchanged"
+    elif against is not None:
+        gain = f", {against.value:.2f} times as fast as unchanged"
         gain += f" with {tuning.cores} cores" if tuning.cores > 1 else ""
     remedies = f"hpcncf run --with {setup.remedies} -- " if setup.remedies else ""
     heads = ["setup", "ms/step", "interval", "speed", "cores used", "MiB", "trials"]
     lines = [
         *_table(now, heads, cells),
         f"{tuning.objective}{', so far' * unfinished}: {setup.label}{gain}",
-        *([_after(tried, found)] if unfinished else []),
+        *_certainty(tried, found, unfinished),
         *([f"faster so far, but not settled: {faster}"] if faster else []),
         *_doubts(found),
         "",
@@ -424,11 +431,14 @@ def _program_outcome(
     return {"best": plain}, [*lines, *([f"not finished: {now.step.why}"] if now.step.why else [])]
 
 
-def _after(tried: Tried, found: ProgramOutcome) -> str:
-    """How sure it is when the budget ended."""
+def _certainty(tried: Tried, found: ProgramOutcome, unfinished: bool) -> list[str]:
+    """What the trials show against the unchanged program, and whether the budget ended first."""
     of_it, of_base = found.trials
-    compared = f" ({tried.base.label}: {of_base})" * (found.setup != tried.base)
-    return f"  trials: {of_it}{compared}; the search is not finished"
+    is_base, ratio = found.setup == tried.base, found.against_unchanged
+    notes = [] if is_base or ratio is None else [str(ratio.verdict)]
+    notes += ["the search is not finished"] if unfinished else []
+    compared = "" if is_base else f" ({tried.base.label}: {of_base})"
+    return [f"  trials: {of_it}{compared}; {'; '.join(notes)}"] if notes else []
 
 
 def _in_ms(seconds: float) -> str:

@@ -17,7 +17,7 @@ from hpcncf.tune.job_file import (
     select_whole_runs,
 )
 from hpcncf.tune.program import Programs, Setup, Tried, is_equal
-from hpcncf.tune.search import Figure, Known, best_first, is_open
+from hpcncf.tune.search import Figure, Known, best_first, compare_figures, is_open
 from hpcncf.tune.tuning import Now
 from hpcncf_analysis.advice.judge import judge, mostly_disturbed
 from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
@@ -25,9 +25,19 @@ from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import Finding
 from hpcncf_analysis.diagnosis.format import headline
 from hpcncf_analysis.scaling import MODELS, distinct
+from hpcncf_analysis.significance import Ratio, Verdict, compare_times
 
 # A run cut shorter than the first race is too short to be near another.
 FIRST_RACE_S: Final = LONG_ENOUGH * SHORTEST_S
+
+
+def compare_with_best(known: Known, best: Figure) -> dict[str, Verdict]:
+    """What the repeats show of every other measured point against the best, by its label."""
+    return {
+        one.point.label: compare_figures(best, one, known.rules.objective).verdict
+        for one in known.figures.values()
+        if one is not best
+    }
 
 
 def left_open(known: Known, best: Figure) -> tuple[str, ...]:
@@ -72,6 +82,8 @@ class Outcome:
     advice: Advice | None
     """The job file to go on with; None while it is not verified."""
     left_open: tuple[str, ...]
+    verdicts: dict[str, Verdict]
+    """Of every other measured point against the best."""
     disturbed: bool
     """Whether neighbours used much of its cores, so that its figures are worth less."""
     unseen: tuple[str, ...]
@@ -98,6 +110,7 @@ def find_outcome(tuning: JobFile, now: Now) -> Outcome | None:
         hr10=own.median("hr10") if own and verified else None,
         advice=_advise(tuning, now, ran_whole, own) if own and verified else None,
         left_open=left_open(known, best),
+        verdicts=compare_with_best(known, best),
         disturbed=own is not None and verified and mostly_disturbed([own]),
         unseen=tuple(one.label for one in known.points if one.index not in known.seen),
         enough_core_h=enough(known) if now.step.why else None,
@@ -133,8 +146,8 @@ MEMORY_SPARE: Final = 1.3
 class ProgramOutcome:
     setup: Setup
     best: Figure
-    speedup: float | None
-    """Over the unchanged program with all the cores."""
+    against_unchanged: Ratio | None
+    """Speed over the unchanged program's with all the cores."""
     mem_gb: int
     changes: tuple[str, ...]
     """Lines of the program to change for good."""
@@ -146,6 +159,8 @@ class ProgramOutcome:
     """Setups that are better by their figures, but not recommended: their trials or the unchanged
     program's are single ones beside neighbours, or differ."""
     left_open: tuple[str, ...]
+    verdicts: dict[str, Verdict]
+    """Of every other measured setup against it."""
     disturbed: bool
     """Whether neighbours used its cores, or those of the unchanged program."""
 
@@ -164,7 +179,7 @@ def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
     return ProgramOutcome(
         setup=setup,
         best=best,
-        speedup=base.epoch_s / best.epoch_s if base else None,
+        against_unchanged=compare_times(base.times, best.times) if base else None,
         mem_gb=max(1, math.ceil(memory)),
         changes=tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),
         costs=tuple(
@@ -175,6 +190,7 @@ def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
         trials=(best.runs, base.runs if base else 0),
         unsettled=tuple(one.point.label for one in better if not is_equal(one, best, objective)),
         left_open=left_open(now.known, best),
+        verdicts=compare_with_best(now.known, best),
         disturbed=any(each.disturbed for each in (*own, *tried.trials(tried.base))),
     )
 

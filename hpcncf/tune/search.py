@@ -17,6 +17,7 @@ from hpcncf.job.plan import Plan, Run, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.records.schema import Integer
 from hpcncf_analysis.advice.judge import within_price_limit
+from hpcncf_analysis.significance import Ratio, Verdict, compare_times
 
 Objective = Literal["knee", "fastest", "cheapest"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("knee", "fastest", "cheapest")
@@ -112,15 +113,30 @@ class Figure:
     """A point's seconds for an epoch: the median over its longest runs, and their range."""
 
     point: Point
-    epoch_s: float
-    low: float
-    high: float
+    times: tuple[float, ...]
+    """Seconds of an epoch in each of its longest runs; of a program, of a step."""
     trained_s: float
     """Training of the longest run."""
-    runs: int
-    """That the median is of."""
     whole: bool
     """Whether one of them is as the job file has it: none can be longer."""
+    error: float = 0.0
+    """Half the interval of a single run by its own steps, relative."""
+
+    @cached_property
+    def epoch_s(self) -> float:
+        return median(self.times)
+
+    @property
+    def low(self) -> float:
+        return min(self.times) * max(0.0, 1 - self.error)
+
+    @property
+    def high(self) -> float:
+        return max(self.times) * (1 + self.error)
+
+    @property
+    def runs(self) -> int:
+        return len(self.times)
 
     @property
     def cost(self) -> tuple[float, float]:
@@ -151,11 +167,9 @@ def figures_of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[
 def _figure(point: Point, trials: Sequence[Trial]) -> Figure:
     most = max(trial.training_s for trial in trials)
     longest = [trial for trial in trials if trial.training_s >= AS_LONG * most]
-    times = [trial.epoch_s or inf for trial in longest]
+    times = tuple(trial.epoch_s or inf for trial in longest)
     whole = any(trial.whole for trial in trials)
-    alone = longest[0].error if len(longest) == 1 else 0.0
-    low, high = min(times) * max(0.0, 1 - alone), max(times) * (1 + alone)
-    return Figure(point, median(times), low, high, most, len(times), whole)
+    return Figure(point, times, most, whole, longest[0].error if len(longest) == 1 else 0.0)
 
 
 def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
@@ -190,8 +204,22 @@ def open_ones(best: Sequence[Figure], objective: Objective) -> list[Figure]:
     return [one for one in several if one.runs < REPEATS]
 
 
+def compare_figures(baseline: Figure, candidate: Figure, objective: Objective) -> Ratio:
+    """Whether the candidate is better by the objective: less time, or less cost."""
+    prices = [1.0 if objective != "cheapest" else one.point.price for one in (baseline, candidate)]
+    before, after = (
+        [price * seconds for seconds in one.times]
+        for price, one in zip(prices, (baseline, candidate), strict=True)
+    )
+    return compare_times(before, after)
+
+
 def is_open(one: Figure, other: Figure, objective: Objective) -> bool:
-    """Whether their repeats overlap; if both ran once, whether they are near each other."""
+    """Whether it is worth knowing better which one is better: no difference is shown, or there are
+    too few repeats and their ranges overlap; if both ran once, are near each other."""
+    verdict = compare_figures(one, other, objective).verdict
+    if verdict is not Verdict.TOO_FEW:
+        return not verdict.is_difference
     (low, high), (other_low, other_high) = compared(one, objective), compared(other, objective)
     near = CLOSE if one.runs == other.runs == 1 else 1.0
     return low <= other_high * near and other_low <= high * near

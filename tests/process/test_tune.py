@@ -50,14 +50,14 @@ def tuning_of(grid: search.Grid, paths: ResultPaths) -> JobFile:
 
 def figure(index: int, cores: int, epoch_s: float, trained_s: float = 10.0) -> Figure:
     point = Point(index, str(index), cores, 0, 256, 1000, "one model")
-    return Figure(point, epoch_s, epoch_s, epoch_s, trained_s, 1, False)
+    return Figure(point, (epoch_s,), trained_s, False)
 
 
 def best_of_all(made: Grid, objective: Objective) -> int:
     """By the true speeds, without the class whose quality does not hold."""
     sound = [point for point in made.points if made.hr10[point.batch] > 0.7]
     true = [
-        Figure(point, seconds, seconds, seconds, 1.0, 1, True)
+        Figure(point, (seconds,), 1.0, True)
         for point, seconds in ((point, made.epoch_s[point.index]) for point in sound)
     ]
     return best_first(true, objective)[0].point.index
@@ -220,9 +220,9 @@ def test_a_third_goes_on_and_the_cheapest_with_it() -> None:
 
 
 def test_overlapping_repeats_are_repeated_up_to_three_times() -> None:
-    one = replace(figure(0, 1, 1.0), low=0.95, high=1.05, runs=2)
-    near = replace(figure(1, 1, 1.04), low=1.02, high=1.06, runs=3)
-    far = replace(figure(2, 1, 1.2), low=1.1, high=1.3, runs=2)
+    one = replace(figure(0, 1, 1.0), times=(0.95, 1.05))
+    near = replace(figure(1, 1, 1.04), times=(1.02, 1.04, 1.06))
+    far = replace(figure(2, 1, 1.2), times=(1.1, 1.3))
     assert [each.point.index for each in open_ones([one, near, far], "fastest")] == [0]
     assert open_ones([one, far], "fastest") == []
     single = [figure(0, 1, 1.0), figure(1, 1, 1.09), figure(2, 1, 1.2)]

@@ -244,7 +244,7 @@ def test_a_remedy_that_was_run_is_measured_and_not_tried_again(tmp_path: Path) -
     by_label = {one.label: one.key for one in shown}
     gain = measured[by_label["1 core · per_sample"], "python_input"]
     assert gain.label == "1 core · vectorized"
-    assert gain.ratio.value == pytest.approx(96 / 21)
+    assert gain.factor == pytest.approx(96 / 21)
     assert written(paths, found)["next"].advice.changed is None
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import make_results
-import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import cli
@@ -29,7 +27,6 @@ from hpcncf_analysis.compare import (
     rows,
     side_from_results,
 )
-from hpcncf_analysis.significance import compare_repeats, least_p
 
 VECTORIZED: list[dict[str, Any]] = [
     {"resources.cpus_per_task": cpus, "training.loader": "vectorized"} for cpus in (1, 2)
@@ -74,67 +71,6 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> ResultPaths:
 def slower(tmp_path_factory: pytest.TempPathFactory) -> ResultPaths:
     """The same at 0.8 of the speed."""
     return study(tmp_path_factory.mktemp("slower"), change=faster(0.8))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "verdict"),
-    [
-        ([1, 2, 3], [4, 5, 6], "faster"),
-        ([4, 5, 6], [1, 2, 3], "slower"),
-        ([1.0, 1.1, 1.3], [1.05, 1.2, 1.25], "no significant difference"),
-        ([1], [2], "too few repeats"),
-        ([1], [2, 3, 4], "too few repeats"),
-        ([1, 2], [8, 9], "too few repeats"),
-    ],
-)
-def test_repeats_that_do_not_overlap_are_distinguished(
-    a: list[float], b: list[float], verdict: str
-) -> None:
-    assert compare_repeats([(a, b)]).verdict == verdict
-
-
-def test_ratio_interval_and_p_by_hand() -> None:
-    """Medians 2 and 5; the ratio is 4/3 to 6/1; 2 of 20 dealings are as far apart."""
-    found = compare_repeats([([1, 2, 3], [4, 5, 6])])
-    assert (found.value, found.low, found.high) == pytest.approx((2.5, 4 / 3, 6))
-    assert found.p == pytest.approx(0.1)
-
-
-def test_the_least_p_is_two_dealings_of_all() -> None:
-    assert least_p([([1] * 3, [1] * 3)]) == pytest.approx(2 / 20)
-    assert least_p([([1] * 2, [1] * 2), ([1] * 2, [1] * 2)]) == pytest.approx(2 / 36)
-    assert least_p([([1], [1])]) == 1
-
-
-def test_all_together_are_the_geometric_mean_and_show_more_than_each() -> None:
-    """Twice and half as fast is no change; twice and eight times is four times."""
-    slow, fast = [1.0, 1.01, 1.02], [2.0, 2.02, 2.04]
-    assert compare_repeats([(slow, fast), (fast, slow)]).value == pytest.approx(1)
-    found = compare_repeats([(slow, fast), (slow, [4 * each for each in fast])])
-    assert (found.value, found.verdict) == (pytest.approx(4), "faster")
-    assert found.p is not None
-    assert found.p < 0.03
-    pair = ([1.0, 1.01], [0.5, 0.51])  # alone 6 dealings, two of them 36
-    assert compare_repeats([pair]).verdict == "too few repeats"
-    assert compare_repeats([pair, pair]).verdict == "slower"
-
-
-def test_equal_speeds_are_called_slower_no_more_often_than_promised() -> None:
-    """5 of 100 is the most that three repeats may; 200 pairs of one distribution."""
-    drawn = np.random.default_rng(1).lognormal(sigma=0.1, size=(200, 2, 3))
-    verdicts = [compare_repeats([(list(a), list(b))]).verdict for a, b in drawn]
-    assert 0 < verdicts.count("slower") <= 20
-
-
-@given(SPEEDS, SPEEDS)
-def test_the_ratio_lies_in_its_interval_and_turns_over_with_the_sides(
-    a: list[float], b: list[float]
-) -> None:
-    found = compare_repeats([(a, b)])
-    if found.low is not None and found.high is not None:
-        assert found.low <= found.value * (1 + 1e-9)
-        assert found.value <= found.high * (1 + 1e-9)
-    assert compare_repeats([(b, a)]).value == pytest.approx(1 / found.value)
 
 
 def test_a_study_against_itself_changed_nothing(before: ResultPaths) -> None:

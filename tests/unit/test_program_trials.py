@@ -19,6 +19,7 @@ from hpcncf.tune.program import Programs, Setup, ShortTrial, Tried
 from hpcncf.tune.search import Ask, Known, Step, build_run
 from hpcncf.tune.tuning import Now, Saved
 from hpcncf_analysis.diagnosis.evidence import Finding
+from hpcncf_analysis.significance import Verdict
 
 LOSSES = (0.7, 0.6, 0.55)
 
@@ -121,7 +122,9 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Pr
     assert (done.kind, done.why, done.verified) == ("done", "", True)
     advice = outcome_of(tuning, *known)
     assert advice.setup == Setup(2, Remedies.parse(together))
-    assert advice.speedup == pytest.approx(1.0 / 0.31, rel=0.03)
+    assert advice.against_unchanged
+    assert advice.against_unchanged.value == pytest.approx(1.0 / 0.31, rel=0.03)
+    assert advice.against_unchanged.verdict is Verdict.FASTER
     assert advice.mem_gb == 1
     assert "x.py:1: DataLoader(..., num_workers=2)" in advice.changes
 
@@ -305,7 +308,9 @@ def test_the_best_so_far_is_named_when_the_budget_ends(
     assert (found.trials, found.unsettled) == ((2, 1), ())
     lines = printed(short, capsys, base, fast, fast, slow)
     assert "knee, so far: 4 cores, threads=1, 4.19 times as fast as unchanged with 4 cores" in lines
-    assert "  trials: 2 (4 cores, unchanged: 1); the search is not finished" in lines
+    assert (
+        "  trials: 2 (4 cores, unchanged: 1); too few repeats; the search is not finished" in lines
+    )
     assert "srun hpcncf run --with threads=1 -- python train.py" in lines
     # One trial of each: it may be the neighbours' doing, and is not hidden.
     single = outcome_of(short, base, fast)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import comb
 from statistics import fmean, median
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -24,6 +23,7 @@ from hpcncf_analysis.formatting import format_ratio
 from hpcncf_analysis.prices import NO_PRICES, Prices
 from hpcncf_analysis.quality import is_mostly_warmup, worse_models
 from hpcncf_analysis.scaling import distinct
+from hpcncf_analysis.significance import Verdict, compare_times
 
 Choice = Literal["recommended", "cheapest", "fastest"]
 CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
@@ -36,60 +36,9 @@ Standing = Literal["judged", "too short", "worse model", "no effect"]
 MIN_CORE_YIELD: Final = 0.7
 # A row that beats another by less than this share of its time is no reason to reject the other.
 NEAR: Final = 0.1
-# Three and three repeats that do not overlap: chance alone does that once in 20 times.
-MIN_ODDS: Final = 20
 MILLION: Final = 1e6
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times as much one does as another; low and high from the repeats' extremes."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def times(self, factor: float) -> Ratio:
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        return Ratio(self.value * factor, low, high)
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether the repeats leave open which of the two does more."""
-        return self.low is not None and self.high is not None and self.low <= 1 <= self.high
-
-
-def _ratio(one: tuple[float, ...], other: tuple[float, ...]) -> Ratio:
-    """Median of `one` over median of `other`, with the extremes if either was repeated."""
-    value = median(one) / median(other)
-    if len(one) < 2 and len(other) < 2:
-        return Ratio(value, None, None)
-    return Ratio(value, min(one) / max(other), max(one) / min(other))
-
-
-def speed_ratio(one: Configuration, other: Configuration) -> Ratio:
-    assert one.speed
-    assert other.speed
-    value = one.speed / other.speed
-    if len(one.rows) < 2 and len(other.rows) < 2:
-        return Ratio(value, None, None)
-    (low, high), (other_low, other_high) = speed_range(one), speed_range(other)
-    return Ratio(value, low / other_high, high / other_low)
-
-
-def core_speed_ratio(one: Configuration, other: Configuration) -> Ratio:
-    """The ratio of the speeds of one core."""
-    return speed_ratio(one, other).times(other.cores / one.cores)
-
-
-def speed_range(one: Configuration) -> tuple[float, float]:
-    """The slowest and the fastest repeat."""
-    name = "elapsed_s" if one.by_time else "instances_per_s"
-    ends = [one.figures.get(f"{name}_{end}", one.median(name)) for end in ("low", "high")]
-    low, high = sorted(3600 / end if one.by_time else end for end in ends if end)
-    return low, high
 
 
 def mostly_disturbed(compared: Sequence[Configuration]) -> bool:
@@ -116,8 +65,8 @@ class Measured:
 
     label: str
     """Of the configuration with the remedy."""
-    ratio: Ratio
-    """Of the figure that the remedy's gain is about."""
+    factor: float
+    """After over before, of the figure that the remedy's gain is about."""
 
 
 Outcomes = Mapping[tuple[str, str], Measured]
@@ -183,6 +132,10 @@ class Judged:
         if self.money is not None:
             return self.money
         return self.gpu_h if self.on_gpus else self.core_h
+
+    def hourly_cost(self, of_gpus: bool) -> float:
+        """Its site's price of an hour, or its GPUs, or its cores."""
+        return self.hourly or (allocated_gpus(self.one) if of_gpus else self.one.cores)
 
     @property
     def kind(self) -> bool | None:
@@ -398,13 +351,17 @@ def agreed_diagnosis(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | No
     return next(diagnosis for diagnosis in known if outcome(diagnosis) == commonest)
 
 
-ConfidenceLevel = Literal["settled", "likely", "not settled", "one run", "alone", "not run"]
+ConfidenceLevel = Literal["settled", "likely", "not settled", "too few repeats", "alone", "not run"]
 
 
 @dataclass(frozen=True)
 class Confidence:
+    """How far a choice can be trusted, and why."""
+
     level: ConfidenceLevel
     text: str
+    verdict: Verdict | None = None
+    """Of the choice against the row that would be chosen instead; None if there is none."""
 
 
 NOT_RUN: Final = Confidence("not run", "Not run yet: compare it with `hpcncf compare` afterwards.")
@@ -421,34 +378,36 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
         rival, by_speed = quick[0], True
     if rival is None:
         return Confidence("alone", "Nothing to compare with: another may be better.")
-    rows, repeats = [*row.one.rows, *rival.one.rows], (len(row.times), len(rival.times))
+    ratio, what = compare_times(rival.times, row.times), "time"
+    if not by_speed:
+        what, gpus = "cost", row.on_gpus and rival.on_gpus
+        theirs, ours = (
+            [second * each.hourly_cost(gpus) for second in each.times] for each in (rival, row)
+        )
+        ratio = compare_times(theirs, ours)
+    verdict, rows = ratio.verdict, [*row.one.rows, *rival.one.rows]
     models = distinct(rows, "cpu_model")
     if len(models) > 1:
         text = f"it and {rival.label} ran on different CPU models ({'; '.join(models)})"
-        return Confidence("not settled", f"Not settled: {text}.")
+        return Confidence("not settled", f"Not settled: {text}.", verdict)
     if mostly_disturbed([row.one, rival.one]):
         text = f"other processes disturbed most runs of it and of {rival.label}"
-        return Confidence("not settled", f"Not settled: {text}.")
-    if min(repeats) < 2:
-        text = f"it and {rival.label} need more than one run each (repeats: 3 in the job file)"
-        return Confidence("one run", f"Not repeated: {text}.")
-    ratio, what = _ratio(rival.times, row.times), "time"
-    if not by_speed:
-        what, gpus = "cost", row.on_gpus and rival.on_gpus
-        costs = [
-            each.hourly or (allocated_gpus(each.one) if gpus else each.one.cores)
-            for each in (rival, row)
-        ]
-        ratio = ratio.times(costs[0] / costs[1])
+        return Confidence("not settled", f"Not settled: {text}.", verdict)
+    fewest = min(len(row.times), len(rival.times))
+    if verdict is Verdict.TOO_FEW:
+        text = (
+            f"{len(row.times)} of it and {len(rival.times)} of {rival.label}; it takes three of "
+            "each (repeats: 3 in the job file)"
+        )
+        return Confidence("too few repeats", f"Too few repeats: {text}.", verdict)
     interval = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-    if ratio.overlaps:
-        again = 3 if min(repeats) < 3 else 2 * min(repeats)
-        text = f"its repeats and those of {rival.label} overlap in {what} ({interval})"
-        return Confidence("not settled", f"Not settled: {text}; repeats: {again} would settle it.")
-    odds = orders_of_repeats(*repeats)
+    if verdict is Verdict.ALIKE:
+        text = f"no significant difference from {rival.label} in {what} ({interval})"
+        again = f"repeats: {2 * fewest} may settle it"
+        return Confidence("not settled", f"Not settled: {text}; {again}.", verdict)
     text = (
-        f"its repeats do not overlap those of {rival.label} in {what} ({interval}); chance alone "
-        f"does that once in {odds} times"
+        f"its {what} and that of {rival.label} differ ({interval}); chance alone makes such a "
+        f"difference once in {1 / (ratio.p or 1):.0f} comparisons"
     )
     extrapolated = any(r.get("max_steps") or r.get("epoch_extrapolated") for r in row.one.rows)
     disturbed = sum(map(is_disturbed, rows))
@@ -456,12 +415,5 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
         text += "; its epochs were cut short (max_steps), so the time is extrapolated"
     if disturbed:
         text += f"; other processes were busy on the cores of {disturbed} of these runs"
-    unsure = odds < MIN_ODDS or extrapolated or disturbed
-    level: ConfidenceLevel = "likely" if unsure else "settled"
-    return Confidence(level, f"{level.capitalize()}: {text}.")
-
-
-def orders_of_repeats(repeats: int, others: int) -> int:
-    """C(n + m, n) equally likely orders if both were equal: in one of them all of one lie above all
-    of the other (the exact one-sided rank-sum test)."""
-    return comb(repeats + others, repeats)
+    level: ConfidenceLevel = "likely" if extrapolated or disturbed else "settled"
+    return Confidence(level, f"{level.capitalize()}: {text}.", verdict)

@@ -33,12 +33,10 @@ from hpcncf_analysis.advice.judge import (
     Judged,
     Judgement,
     Measured,
-    Ratio,
     agreed_diagnosis,
     assess_confidence,
     judge,
     mostly_disturbed,
-    speed_ratio,
 )
 from hpcncf_analysis.advice.request import (
     Request,
@@ -180,11 +178,11 @@ def measured_remedies(
             after = measured.get(planned.configuration(changed)) if changed else None
             if after is not None and after is not one:
                 what = finding.gain.what if finding.gain else "instances_per_s"
-                ratio = speed_ratio(after, one)
+                factor = (after.speed or 0.0) / (one.speed or 1.0)
                 if what == "core_hours":
                     costs = [each.median("core_hours") or 0.0 for each in (after, one)]
-                    ratio = Ratio(costs[0] / costs[1], None, None) if all(costs) else ratio
-                found[one.key, finding.cause] = Measured(after.label, ratio)
+                    factor = costs[0] / costs[1] if all(costs) else factor
+                found[one.key, finding.cause] = Measured(after.label, factor)
     return found
 
 

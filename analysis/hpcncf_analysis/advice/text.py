@@ -432,5 +432,5 @@ def describe_gain(key: str, finding: Finding, outcomes: Outcomes) -> list[str]:
     if done:
         what = finding.gain.what if finding.gain else "instances_per_s"
         name = "core-hours" if what == "core_hours" else "instances per second"
-        return [f"measured: {format_ratio(done.ratio.value)} the {name} ({done.label})"]
+        return [f"measured: {format_ratio(done.factor)} the {name} ({done.label})"]
     return [f"predicted: {format.gain(finding.gain)}"] if finding.gain else []

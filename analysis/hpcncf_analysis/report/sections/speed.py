@@ -19,7 +19,6 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from hpcncf_analysis.advice.judge import Ratio, core_speed_ratio, speed_ratio
 from hpcncf_analysis.configurations import (
     MAX_LABELLED,
     Configuration,
@@ -61,6 +60,7 @@ from hpcncf_analysis.scaling import (
     scaling_lines,
     weak_scaling,
 )
+from hpcncf_analysis.significance import Ratio, compare_repeats
 from hpcncf_analysis.usl import Law, fit_simplest_law
 
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
@@ -127,15 +127,20 @@ def strong_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _strong(one: Configuration, base: Configuration) -> list[str]:
-    gain = speed_ratio(one, base)
+    gain = compare_repeats(base.speeds, one.speeds)
     return [
         one.label,
         base.label,
         _ratio(gain, format_ratio),
-        _ratio(core_speed_ratio(one, base), format_percent),
+        _ratio(_core_speed_ratio(one, base), format_percent),
         _serial(gain, one.cores / base.cores),
         "; ".join(comparison_cautions(one, base)),
     ]
+
+
+def _core_speed_ratio(one: Configuration, base: Configuration) -> Ratio:
+    """The ratio of the speeds of one core."""
+    return compare_repeats(base.speeds, one.speeds).scaled(base.cores / one.cores)
 
 
 def _ratio(ratio: Ratio, show: Show) -> str:
@@ -169,7 +174,7 @@ def weak_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _weak(each: WeakComparison) -> list[str]:
-    of_each = core_speed_ratio(each.one, each.base)
+    of_each = _core_speed_ratio(each.one, each.base)
     interval = known_interval(of_each.low, of_each.high)
     return [
         each.one.label,
