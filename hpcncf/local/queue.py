@@ -16,7 +16,6 @@ from typing import Final
 
 from hpcncf.job import plan
 from hpcncf.job.plan import Run
-from hpcncf.launch.cancel import CancelCheck
 from hpcncf.local import machine, processes
 from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.monitor import node
@@ -27,6 +26,7 @@ from hpcncf.records import claims
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
+from hpcncf.state.cancel_check import CancelCheck
 from hpcncf.state.decide import is_complete, last_attempt
 from hpcncf.worker.pinning import in_order
 from hpcncf.worker.task import write_report

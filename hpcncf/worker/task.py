@@ -15,7 +15,6 @@ import psutil
 
 from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
-from hpcncf.launch.cancel import CancelCheck
 from hpcncf.local import machine
 from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.local.processes import end_with_parent
@@ -25,6 +24,7 @@ from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import EndReason, write_record_with_retries
+from hpcncf.state.cancel_check import CancelCheck
 from hpcncf.worker import environment
 from hpcncf.worker.allocation import cpus_of_job
 from hpcncf.worker.attempt import build_end, needs_run, take_or_join

@@ -14,13 +14,14 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
-from hpcncf.launch.cancel import CancelCheck, cancel
+from hpcncf.launch.cancel import cancel
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records import submissions
 from hpcncf.records.plan_file import leave_plan, locked
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, begin, read_submissions
+from hpcncf.state.cancel_check import CancelCheck
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
