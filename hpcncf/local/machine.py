@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import psutil
 
@@ -22,16 +20,11 @@ from hpcncf.job.plan import Run
 from hpcncf.job.validate import node_shared_memory_bytes
 from hpcncf.local.processes import hold_interrupt
 from hpcncf.monitor import cgroup
+from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import is_same_process, process_start
-from hpcncf.records.schema import (
-    SCHEMA_VERSION,
-    Number,
-    ProcessId,
-    RecordPart,
-    read_optional,
-    write_record,
-)
+from hpcncf.records.active_queue import ActiveQueue, active_queue_file
+from hpcncf.records.claims import process_start
+from hpcncf.records.schema import write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm.batch_script import make_private_folder
 
@@ -40,19 +33,6 @@ from hpcncf.slurm.batch_script import make_private_folder
 SLACK_MIN: Final = 60 * 24 * 30
 POLL_S: Final = 0.5
 SHM: Final = "/dev/shm"
-# At the first name of another kind CUDA stops reading.
-GPU_NAME: Final = re.compile(r"\d+|(GPU|MIG)-\S+")
-
-
-class Turn(RecordPart):
-    """The local queue that runs on this machine now, for others that wait."""
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["turn"] = "turn"
-    results: str
-    submission: str
-    pid: ProcessId
-    process_started: Number
 
 
 def refusal(run: Run) -> str | None:
@@ -60,8 +40,8 @@ def refusal(run: Run) -> str | None:
     asked = run.resources
     if asked.nodes > 1:
         return f"needs {asked.nodes} nodes, and this machine is one. Use --cluster slurm"
-    if asked.node_gpus > len(gpus()):
-        return f"needs {asked.node_gpus} GPUs, and this machine lets you use {len(gpus())}"
+    if asked.node_gpus > len(visible_gpus()):
+        return f"needs {asked.node_gpus} GPUs, and this machine lets you use {len(visible_gpus())}"
     if problem := shared_memory_problem(run):
         return problem
     usable = cgroup.usable()
@@ -112,18 +92,6 @@ def memory_gb() -> float:
     return min(whole, limit.value / 1024) if limit else whole
 
 
-def gpus(devices: Path = Path("/dev")) -> list[str]:
-    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, or
-    by UUID if it is set so."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = (name.strip() for name in visible.split(","))
-        return list(itertools.takewhile(GPU_NAME.fullmatch, names))
-    # CUDA numbers the present ones: a container may have a single one, as nvidia5.
-    here = [path for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
-    return [str(number) for number in range(len(here))]
-
-
 def start(paths: ResultPaths, submission_file: Path) -> None:
     """Start the queue in a session of its own, so that it outlives the terminal.
 
@@ -156,7 +124,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
 
 def _check_turn_folder() -> None:
     """Raises HpcncfError if the lock cannot be written; the queue would fail in the background."""
-    lock = turn_file().with_suffix(".lock")
+    lock = active_queue_file().with_suffix(".lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.open("a").close()
@@ -173,18 +141,6 @@ def started(submission: Submission, pid: int) -> Submission:
     return submission.model_copy(update={"jobs": [job]})
 
 
-def turn_file() -> Path:
-    """One per user and machine; the home folder may be shared by many machines."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "hpcncf" / f"queue-{os.uname().nodename}.json"
-
-
-def turn() -> Turn | None:
-    """The queue that runs on this machine now; None if there is none."""
-    found = read_optional(turn_file(), Turn)
-    return found if found and is_same_process(found.pid, found.process_started) else None
-
-
 @contextmanager
 def taking_turns(
     paths: ResultPaths, submission: str, should_stop: Callable[[], bool]
@@ -193,7 +149,7 @@ def taking_turns(
 
     Yields False if `should_stop` became true first.
     """
-    lock = turn_file().with_suffix(".lock")
+    lock = active_queue_file().with_suffix(".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         while not _locked(file.fileno()):
@@ -201,17 +157,17 @@ def taking_turns(
                 yield False
                 return
             time.sleep(POLL_S)
-        mine = Turn(
+        mine = ActiveQueue(
             results=str(paths.folder),
             submission=submission,
             pid=os.getpid(),
             process_started=process_start(os.getpid()),
         )
-        write_record(turn_file(), mine)
+        write_record(active_queue_file(), mine)
         try:
             yield True
         finally:
-            turn_file().unlink(missing_ok=True)
+            active_queue_file().unlink(missing_ok=True)
 
 
 def _locked(descriptor: int) -> bool:

@@ -20,6 +20,7 @@ from hpcncf.local import machine, processes
 from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.monitor import node
 from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records import claims
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> None:
     executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
     # submitit's controller is started without -P.
     os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE
-    os.environ[GPUS] = ",".join(machine.gpus())
+    os.environ[GPUS] = ",".join(visible_gpus())
     limit_min = sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN
     executor.update_parameters(timeout_min=limit_min)
     job = executor.submit(work, str(paths.folder), name)
@@ -122,7 +123,7 @@ def execute(
         asked = runs[0].resources
         found = node.cores(cpus)
         cpus = in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
-    on = Machine(cpus[:wanted], machine.gpus(), {})
+    on = Machine(cpus[:wanted], visible_gpus(), {})
     Working(paths, on, Orders(take, should_stop)).work(runs)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -112,6 +114,8 @@ def gpus_of_run(devices: Sequence[Device], windows: Sequence[Window]) -> list[Gp
 HOSTS_NAMESPACE: Final = 0xEFFFFFFC
 MIB: Final = 2**20
 # Linux, and Linux within Windows.
+# At the first name of another kind CUDA stops reading.
+GPU_NAME: Final = re.compile(r"\d+|(GPU|MIG)-\S+")
 DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 
@@ -301,3 +305,15 @@ def allowed(identities: Collection[Identity], env: Mapping[str, str]) -> list[in
             break
         chosen += match
     return chosen
+
+
+def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, or
+    by UUID if it is set so."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = (name.strip() for name in visible.split(","))
+        return list(itertools.takewhile(GPU_NAME.fullmatch, names))
+    # CUDA numbers the present ones: a container may have a single one, as nvidia5.
+    here = [path for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(number) for number in range(len(here))]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hpcncf.job import plan
 from hpcncf.job.plan import Run
-from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
+from hpcncf.records.active_queue import read_active_queue
 from hpcncf.records.submissions import Submission, Submitted, SubmittedJob
 from hpcncf.state.decide import Attempt, Turn
 
@@ -20,9 +20,9 @@ def local_turns(
     sent: Mapping[str, Submission | None],
 ) -> dict[str, Turn]:
     """Positions of runs in local queues: they wait for another queue or for packs before them."""
-    turn, elsewhere = machine.turn(), ""
-    if turn and Path(turn.results) != paths.folder.resolve():
-        elsewhere = f"waits for the local queue of {Path(turn.results).name}"
+    active, elsewhere = read_active_queue(), ""
+    if active and Path(active.results) != paths.folder.resolve():
+        elsewhere = f"waits for the local queue of {Path(active.results).name}"
     planned = {run.id: run for run in runs}
     queues = {one.submitted_at: one for one in sent.values() if one and one.cluster == "local"}
     found: dict[str, Turn] = {}

@@ -15,10 +15,10 @@ import psutil
 
 from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
-from hpcncf.local import machine
 from hpcncf.local.colocate import Machine, Orders, Working
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cgroup import in_slurm_step, usable_cpus
+from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.monitor.node import cores, spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import attempt_of_start
@@ -219,7 +219,7 @@ def _machine(resources: Resources) -> Machine:
     variables = {f"SLURM_{name}": str(resources.tasks_per_node) for name in names}
     variables["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
     variables["HPCNCF_LAUNCHED_BY"] = os.environ.get("HPCNCF_LAUNCHED_BY", "slurm")
-    return Machine(cpus, machine.gpus(), variables | {BY_TASK: "1"})
+    return Machine(cpus, visible_gpus(), variables | {BY_TASK: "1"})
 
 
 class _OneAfterAnother(_Task):

@@ -17,7 +17,9 @@ from conftest import within
 
 from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.paths import ResultPaths
+from hpcncf.records.active_queue import read_active_queue
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import Claim, read_record
 from hpcncf.records.submissions import read_submissions
@@ -187,12 +189,12 @@ def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
     one, two = ResultPaths(tmp_path / "one"), ResultPaths(tmp_path / "two")
     with machine.taking_turns(one, "a.json", lambda: False) as ours:
         assert ours
-        turn = machine.turn()
+        turn = read_active_queue()
         assert (turn.results, turn.pid) == (str(one.folder), os.getpid())
         with machine.taking_turns(two, "b.json", lambda: True) as theirs:
             assert not theirs, "asked to stop before its turn came"
-        assert machine.turn() == turn
-    assert machine.turn() is None
+        assert read_active_queue() == turn
+    assert read_active_queue() is None
     with machine.taking_turns(two, "b.json", lambda: False) as theirs:
         assert theirs
 
@@ -233,5 +235,5 @@ def test_the_gpus_are_those_that_the_user_left_visible(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert machine.gpus(tmp_path) == names
-    assert named is not None or machine.gpus(tmp_path / "none") == []
+    assert visible_gpus(tmp_path) == names
+    assert named is not None or visible_gpus(tmp_path / "none") == []

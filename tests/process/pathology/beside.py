@@ -17,9 +17,9 @@ from typing import Final
 
 import psutil
 
-from hpcncf.local.machine import gpus
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.records.schema import Progress, RecordError, read_record
 from pathology.case import Beside, Need
 
@@ -39,7 +39,7 @@ def available() -> set[Need]:
         found.add("two cores")
     if shutil.which("c++") or shutil.which("g++"):
         found.add("compiler")
-    if gpus() and importlib.util.find_spec("pynvml"):
+    if visible_gpus() and importlib.util.find_spec("pynvml"):
         found.add("gpu")
     controllers: dict[str, Need] = {
         "cpu": "cpu cgroup",
