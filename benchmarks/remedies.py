@@ -37,10 +37,10 @@ from benchmarks.training import frappe_or_made, in_processes, trained, trainer
 from benchmarks.verbs import end_in_order
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
+from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.distributed import pin_rank
-from hpcncf.worker.environment import Place
 from hpcncf_analysis.formatting import format_duration, format_ratio, format_score
 from hpcncf_analysis.remedy_effects import format_changes
 

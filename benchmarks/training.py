@@ -16,6 +16,7 @@ import torch
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
+from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data import synthetic
@@ -29,7 +30,6 @@ from hpcncf.ncf.sync import steps_until_mean, syncs_after
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, TrainingRecord
-from hpcncf.worker.environment import Place
 
 Result = TypeVar("Result")
 

@@ -10,8 +10,8 @@ from typing import Any
 from make_runs import trainer
 
 from hpcncf.job.plan import Run
-from hpcncf.worker.environment import Place
-from hpcncf.worker.signals import Request, Stopped
+from hpcncf.launcher.environment import Place
+from hpcncf.launcher.signals import Request, Stopped
 
 
 class Asked(Request):

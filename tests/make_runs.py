@@ -7,10 +7,10 @@ from typing import Any
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.paths import RunPaths
-from hpcncf.worker.environment import Place
 
 
 def tiny(folder: Path) -> Prepared:

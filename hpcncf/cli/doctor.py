@@ -278,7 +278,7 @@ def cores() -> Section:
 
 
 def _allocated() -> str:
-    from hpcncf.worker.allocation import allocated_by, allocated_cores
+    from hpcncf.launcher.allocation import allocated_by, allocated_cores
 
     cores, by = allocated_cores(), allocated_by()
     return "not in a job" if cores is None else f"{cores:g} by {by}"
@@ -286,9 +286,9 @@ def _allocated() -> str:
 
 def trapped() -> list[str]:
     """That Slurm granted more cores than can be used here."""
+    from hpcncf.launcher.allocation import allocated_cores
     from hpcncf.monitor import cgroup
     from hpcncf.monitor.cgroup import quota, usable, usable_cpus
-    from hpcncf.worker.allocation import allocated_cores
 
     granted = allocated_cores()
     if granted is None:
@@ -300,8 +300,8 @@ def trapped() -> list[str]:
 def ranks() -> Section:
     """Which rank this would be, and how it would talk to the others."""
     from hpcncf.errors import HpcncfError
-    from hpcncf.worker import environment
-    from hpcncf.worker.rendezvous import choose_interface, own_address, resolved
+    from hpcncf.launcher import environment
+    from hpcncf.launcher.rendezvous import choose_interface, own_address, resolved
 
     try:
         place, host = environment.place(), environment.master()

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli.output import format_path
+    from hpcncf.launcher.environment import place
     from hpcncf.records.schema import RankRecord, read_record
-    from hpcncf.worker.environment import place
     from hpcncf.worker.rank import from_arguments
 
     code, paths = from_arguments(args)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hpcncf.job.plan import Plan, Run
-from hpcncf.local.processes import GRACE_S
 from hpcncf.paths import ResultPaths
 from hpcncf.records import submissions
 from hpcncf.records.claims import current_claim, is_same_process
@@ -18,6 +17,7 @@ from hpcncf.records.schema import Claim, RecordError, read_record
 from hpcncf.slurm import query
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
+from hpcncf.worker.processes import GRACE_S
 
 POLL_S: Final = 0.2
 

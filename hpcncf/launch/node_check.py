@@ -20,6 +20,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.launch.job_arrays import raise_refusals
+from hpcncf.launcher.allocation import allocated_cores
 from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths
@@ -37,7 +38,6 @@ from hpcncf.slurm import batch_script
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import cancel, job_states
 from hpcncf.slurm.states import NOT_OVER, JobState
-from hpcncf.worker.allocation import allocated_cores
 
 ANSWER: Final = "answer.json"
 # The first import of torch from a slow file system is slow.

@@ -18,7 +18,6 @@ import psutil
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.validate import node_shared_memory_bytes
-from hpcncf.local.processes import hold_interrupt
 from hpcncf.monitor import cgroup
 from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.paths import ResultPaths
@@ -27,6 +26,7 @@ from hpcncf.records.claims import process_start
 from hpcncf.records.schema import write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm.batch_script import make_private_folder
+from hpcncf.worker.processes import hold_interrupt
 
 # The queue ends each run at its own limit; submitit's must never come first, however long the
 # queue waits for its turn.

@@ -16,8 +16,8 @@ from typing import Final
 
 from hpcncf.job import plan
 from hpcncf.job.plan import Run
-from hpcncf.local import machine, processes
-from hpcncf.local.colocate import Machine, Orders, Working
+from hpcncf.launcher.pinning import in_order
+from hpcncf.local import machine
 from hpcncf.monitor import node
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
@@ -29,7 +29,8 @@ from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
 from hpcncf.state.cancel_check import CancelCheck
 from hpcncf.state.decide import is_complete, last_attempt
-from hpcncf.worker.pinning import in_order
+from hpcncf.worker import processes
+from hpcncf.worker.pack import LaunchPolicy, Machine, PackRunner
 from hpcncf.worker.task import write_report
 
 # Of PYTHONSAFEPATH, where it is ours and not the user's: any value has Python's -P.
@@ -124,7 +125,7 @@ def execute(
         found = node.cores(cpus)
         cpus = in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
     on = Machine(cpus[:wanted], visible_gpus(), {})
-    Working(paths, on, Orders(take, should_stop)).work(runs)
+    PackRunner(paths, on, LaunchPolicy(take, should_stop)).work(runs)
 
 
 if __name__ == "__main__":

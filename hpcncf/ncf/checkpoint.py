@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from hpcncf.job.plan import Run
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.paths import RunPaths, set_shared_mode
 from hpcncf.records.schema import Epoch
-from hpcncf.worker.environment import Place
 
 REPORT_EVERY_S: Final = 2.0
 

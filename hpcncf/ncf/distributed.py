@@ -17,12 +17,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
-from hpcncf.monitor import node
-from hpcncf.monitor.cgroup import cpu_list, quota, usable_cpus
-from hpcncf.ncf import sampling
-from hpcncf.worker.environment import Place, master
-from hpcncf.worker.pinning import How, bind, refuse_other_binding, shares
-from hpcncf.worker.rendezvous import (
+from hpcncf.launcher.environment import Place, master
+from hpcncf.launcher.pinning import How, bind, refuse_other_binding, shares
+from hpcncf.launcher.rendezvous import (
     Meeting,
     choose_interface,
     found_store,
@@ -32,7 +29,10 @@ from hpcncf.worker.rendezvous import (
     own_address,
     resolved,
 )
-from hpcncf.worker.signals import Request
+from hpcncf.launcher.signals import Request
+from hpcncf.monitor import node
+from hpcncf.monitor.cgroup import cpu_list, quota, usable_cpus
+from hpcncf.ncf import sampling
 
 AGREE_EVERY_S = 0.5
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.model import NeuMF
-from hpcncf.worker.environment import Place
 
 # The first layer is linear in its input. An item's share of it is computed once for all test rows,
 # a row's share (user and context) once for all of its candidates. A pair costs their sum and the

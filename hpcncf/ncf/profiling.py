@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
+from hpcncf.launcher.environment import Place
 from hpcncf.paths import AttemptPaths
-from hpcncf.worker.environment import Place
 
 # Steps before the profiled ones: those that `phases` does not count either, and its own first.
 SKIPPED_STEPS: Final = 20

@@ -17,6 +17,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import describe_no_effect
+from hpcncf.launcher.environment import Place
+from hpcncf.launcher.signals import Request, Stopped
 from hpcncf.monitor import procfs
 from hpcncf.ncf import model, sampling
 from hpcncf.ncf.batches import (
@@ -60,8 +62,6 @@ from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import steps_until_mean, syncs_after, uses_local_sgd
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord
-from hpcncf.worker.environment import Place
-from hpcncf.worker.signals import Request, Stopped
 
 
 def newest_checkpoint(

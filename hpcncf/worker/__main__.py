@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--over", type=int, metavar="N", default=0, help=over)
     args = parser.parse_args(argv)
     # `plan --help` uses the arguments above: a login node must not load what a rank needs.
+    from hpcncf.launcher.signals import hold, ignore
     from hpcncf.monitor.cgroup import in_slurm_step
     from hpcncf.worker.rank import from_arguments
-    from hpcncf.worker.signals import hold, ignore
     from hpcncf.worker.task import bind
 
     bind()

@@ -11,13 +11,13 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
+from hpcncf.launcher.environment import Place, launched_by, requeued, slurm_job_id
+from hpcncf.launcher.signals import restart
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import claims
 from hpcncf.records.claims import is_alive
 from hpcncf.records.schema import Claim, End, EndReason, read_optional, utc_now
 from hpcncf.state.decide import is_complete, last_attempt
-from hpcncf.worker.environment import Place, launched_by, requeued, slurm_job_id
-from hpcncf.worker.signals import restart
 
 POLL_S: Final = 0.2
 # A shared file system may take a minute to show a new folder to another node.

@@ -22,7 +22,6 @@ from typing import Any, Final
 import psutil
 
 from hpcncf.errors import HpcncfError
-from hpcncf.local.processes import end_with_parent
 from hpcncf.records.schema import (
     LARGEST_METRIC,
     LONGEST_REPORTED,
@@ -31,6 +30,7 @@ from hpcncf.records.schema import (
     Reported,
     read_regular,
 )
+from hpcncf.worker.processes import end_with_parent
 
 CHUNK: Final = 65536
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
+from hpcncf.launcher.environment import Place, end_line, launched_by, print_line, rendezvous
+from hpcncf.launcher.signals import Decision, Held, Stopped, decide, put_back
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
 from hpcncf.probe.launch import observed
@@ -17,10 +19,8 @@ from hpcncf.records.host import describe_host
 from hpcncf.records.schema import Outcome, RankRecord
 from hpcncf.worker.attempt import all_left
 from hpcncf.worker.child_process import CannotStart, Child, Output, check, shell_code
-from hpcncf.worker.environment import Place, end_line, launched_by, print_line, rendezvous
 from hpcncf.worker.record_command import Started, describe_exit
 from hpcncf.worker.recorder import Recorded, changes, leave_record
-from hpcncf.worker.signals import Decision, Held, Stopped, decide, put_back
 
 # If several came, the first of these counts: a job that somebody ended is not to come back.
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)

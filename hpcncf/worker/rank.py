@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run
+from hpcncf.launcher import environment
+from hpcncf.launcher.environment import Place, end_line, epoch_line, print_line, requeued
+from hpcncf.launcher.signals import Stopped
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import plan_file
 from hpcncf.records.claims import later_attempt
 from hpcncf.slurm.site import with_absolute_site
 from hpcncf.state.decide import is_complete, last_attempt, read_attempts
-from hpcncf.worker import environment
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import run_program
-from hpcncf.worker.environment import Place, end_line, epoch_line, print_line, requeued
 from hpcncf.worker.recorder import Recorded, oneself, write_progress
-from hpcncf.worker.signals import Stopped
 
 if TYPE_CHECKING:
     from hpcncf.ncf.checkpoint import TrainingProgress

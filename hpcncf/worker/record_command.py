@@ -15,6 +15,14 @@ import psutil
 from hpcncf.errors import signal_name
 from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Program, Remedies, Resources
+from hpcncf.launcher.allocation import allocated_cores
+from hpcncf.launcher.environment import (
+    LaunchedBy,
+    Place,
+    place_of_command,
+    slurm_job_id,
+    start_of_ranks,
+)
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.monitor_thread import Measured
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
@@ -31,16 +39,8 @@ from hpcncf.records.schema import (
     utc_now,
     write_record,
 )
-from hpcncf.worker.allocation import allocated_cores
 from hpcncf.worker.attempt import all_left, build_end, take_or_join
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
-from hpcncf.worker.environment import (
-    LaunchedBy,
-    Place,
-    place_of_command,
-    slurm_job_id,
-    start_of_ranks,
-)
 from hpcncf.worker.recorder import build_record, start_monitor, write_progress
 
 # A rank that ended waits this long for the others' records, whose summary the first rank prints.

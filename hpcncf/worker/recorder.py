@@ -21,6 +21,9 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
+from hpcncf.launcher.allocation import allocated_cores
+from hpcncf.launcher.environment import Place, hosts, launched_by, slurm_job_id
+from hpcncf.launcher.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
 from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import is_same_process, process_start
@@ -38,10 +41,7 @@ from hpcncf.records.schema import (
     write_record_with_retries,
 )
 from hpcncf.records.submissions import read_submissions
-from hpcncf.worker.allocation import allocated_cores
 from hpcncf.worker.attempt import all_left
-from hpcncf.worker.environment import Place, hosts, launched_by, slurm_job_id
-from hpcncf.worker.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
 
 if TYPE_CHECKING:
     from hpcncf.ncf.trainer import Trainer

@@ -15,8 +15,26 @@ import psutil
 
 from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
-from hpcncf.local.colocate import Machine, Orders, Working
-from hpcncf.local.processes import end_with_parent
+from hpcncf.launcher import environment
+from hpcncf.launcher.allocation import cpus_of_job
+from hpcncf.launcher.environment import Place, place, slurm_job_id
+from hpcncf.launcher.rendezvous import (
+    found_store,
+    host_others,
+    listening,
+    meeting_of_run,
+    own_address,
+    resolved,
+)
+from hpcncf.launcher.signals import (
+    BY_TASK,
+    SIGNALS,
+    FirstSignal,
+    hold,
+    ignore,
+    restart,
+    stopped_task,
+)
 from hpcncf.monitor.cgroup import in_slurm_step, usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.monitor.node import cores, spread
@@ -25,21 +43,11 @@ from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import EndReason, write_record_with_retries
 from hpcncf.state.cancel_check import CancelCheck
-from hpcncf.worker import environment
-from hpcncf.worker.allocation import cpus_of_job
 from hpcncf.worker.attempt import build_end, needs_run, take_or_join
 from hpcncf.worker.child_process import shell_code
-from hpcncf.worker.environment import Place, place, slurm_job_id
+from hpcncf.worker.pack import LaunchPolicy, Machine, PackRunner
+from hpcncf.worker.processes import end_with_parent
 from hpcncf.worker.recorder import in_the_end
-from hpcncf.worker.rendezvous import (
-    found_store,
-    host_others,
-    listening,
-    meeting_of_run,
-    own_address,
-    resolved,
-)
-from hpcncf.worker.signals import BY_TASK, SIGNALS, FirstSignal, hold, ignore, restart, stopped_task
 
 # Longer than any task takes to start on a busy machine.
 TIMEOUT_S: Final = 600.0
@@ -175,13 +183,13 @@ class _SideBySide(_Task):
     def __init__(
         self, paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]
     ) -> None:
-        orders = Orders(
+        policy = LaunchPolicy(
             self._take,
             lambda run_id: self._cancelled.is_cancelled(run_id),
             lambda: self._signal.signum,
             GRACE_S,
         )
-        self._working = Working(paths, _machine(runs[0].resources), orders)
+        self._runner = PackRunner(paths, _machine(runs[0].resources), policy)
         super().__init__(paths, runs, again, over)  # from here on signals are passed on
 
     def work(self) -> int:
@@ -190,7 +198,7 @@ class _SideBySide(_Task):
         for together in batched(self._runs, self._resources.side_by_side):
             unfinished = [run for run in together if self._is_unfinished(run)]
             if unfinished and self._signal.signum is None:
-                codes += self._working.work(unfinished)
+                codes += self._runner.work(unfinished)
         signum = self._signal.signum
         if signum is not None and any(self._is_unfinished(run) for run in self._runs):
             return stopped_task(signum, self._resources.requeues)
@@ -200,7 +208,7 @@ class _SideBySide(_Task):
         return take_or_join(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
 
     def _send(self, signum: int) -> None:
-        for member in self._working.members:
+        for member in self._runner.members:
             member.watch.pass_on(signum)
 
 

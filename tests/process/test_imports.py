@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -24,24 +25,18 @@ LAYERS: list[set[str]] = [
     {"hpcncf.monitor", "hpcncf.ncf.data", "hpcncf.probe"},
     {"hpcncf.job"},
     {"hpcncf.records.plan_file", "hpcncf.slurm"},
-    {"hpcncf.local.processes", "hpcncf.worker"},
-    {"hpcncf.ncf"},
-    {"hpcncf.state", "hpcncf.local"},
-    {
-        "hpcncf.launch.cancel",
-        "hpcncf.worker.attempt",
-        "hpcncf.worker.command",
-        "hpcncf.worker.recorder",
-        "hpcncf.worker.record_command",
-    },
-    {"hpcncf.local.colocate", "hpcncf.local.queue", "hpcncf.worker.rank", "hpcncf.worker.task"},
-    {"hpcncf.launch", "hpcncf.collect", "hpcncf.worker.__main__"},
+    {"hpcncf.launcher"},
+    {"hpcncf.ncf", "hpcncf.state"},
+    {"hpcncf.worker"},
+    {"hpcncf.local"},
+    {"hpcncf.launch", "hpcncf.collect"},
     {"hpcncf_analysis"},
     {"hpcncf.tune"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Dotted name -> file, of the program and the analysis."""
     found = {}
@@ -53,6 +48,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def imported(path: Path, top_level_only: bool = False) -> set[str]:
     """The modules a file imports, `from a import b` both as a and as a.b."""
     tree = ast.parse(path.read_text())

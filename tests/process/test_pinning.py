@@ -8,10 +8,10 @@ import threading
 import pytest
 from ranks_together import together
 
+from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import cores
 from hpcncf.ncf.distributed import pin_rank
-from hpcncf.worker.environment import Place
 
 
 def bound(rank: int, widest: list[int]) -> tuple[list[int], list[int]]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from conftest import alive, within
 
-from hpcncf.local import processes
-from hpcncf.local.processes import Ranks, Watch
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.records.schema import EndReason
+from hpcncf.worker import processes
+from hpcncf.worker.processes import Ranks, Watch
 
 SLEEPS = "import time; time.sleep(60)"
 # Says when its handler stands; then SIGTERM is not enough.

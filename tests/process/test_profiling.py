@@ -16,9 +16,9 @@ import torch
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf import profiling
 from hpcncf.paths import AttemptPaths
-from hpcncf.worker.environment import Place
 
 FIRST = Place(rank=0, local_rank=0, world_size=2)
 SECOND = Place(rank=1, local_rank=1, world_size=2)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf.launcher.environment import Place
+from hpcncf.launcher.signals import Stopped, hold
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records.claims import process_start
 from hpcncf.records.schema import RankRecord, read_record
 from hpcncf.worker import recorder
-from hpcncf.worker.environment import Place
 from hpcncf.worker.record_command import planned
 from hpcncf.worker.recorder import Peer, Recorded, oneself
-from hpcncf.worker.signals import Stopped, hold
 
 WAITS_IN_C = """\
 import ctypes, sys, threading
@@ -248,7 +248,7 @@ def test_a_signal_that_came_before_there_was_anything_to_stop_is_reported_later(
 
 GONE = """\
 import time
-from hpcncf.worker.environment import Place
+from hpcncf.launcher.environment import Place
 from hpcncf.worker.recorder import gone_before_meeting
 time.sleep(0.5)
 print([gone_before_meeting(Place(0, 0, 2, 2), recorded) for recorded in (set(), {1})])

@@ -15,7 +15,7 @@ import pytest
 from conftest import free_port
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.worker.rendezvous import (
+from hpcncf.launcher.rendezvous import (
     Meeting,
     choose_interface,
     found_store,

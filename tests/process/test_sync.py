@@ -15,6 +15,7 @@ from make_runs import tiny
 from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf import model, sync
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import load_prepared
@@ -26,7 +27,6 @@ from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import DeviceTransport, average_vector, gather_union, syncs_after
-from hpcncf.worker.environment import Place
 
 # 1,501 rows in steps of ten: shards of two and three rows, and the last step has one row in all.
 BATCH, STEPS = 10, range(51, 151)

@@ -14,10 +14,10 @@ from make_runs import planned, trainer
 from ranks_together import together
 
 from hpcncf.job.spec import Model
+from hpcncf.launcher.environment import Place
+from hpcncf.launcher.signals import Request
 from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
-from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import lost_peer
-from hpcncf.worker.signals import Request
 
 RANKS, EVERY, SLOW_S = 2, 7, 3.0
 APART = {"sync": "local_sgd", "sync_every": EVERY}

@@ -17,14 +17,14 @@ from make_runs import tiny
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Resources
+from hpcncf.launcher.environment import Place
+from hpcncf.launcher.rendezvous import listening, meeting_of_run
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 from hpcncf.worker import task
-from hpcncf.worker.environment import Place
-from hpcncf.worker.rendezvous import listening, meeting_of_run
 
 # What waits ends when it is asked to, and at once when its job is started again.
 PROGRAM = """\

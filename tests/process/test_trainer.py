@@ -16,6 +16,7 @@ from make_runs import planned, trainer
 from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
+from hpcncf.launcher.signals import Stopped
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.checkpoint import TrainingProgress, checkpoint_paths, load_checkpoint
 from hpcncf.ncf.data import synthetic
@@ -25,7 +26,6 @@ from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.trainer import _sampled_steps, mean_rows_per_step
 from hpcncf.paths import RunPaths
-from hpcncf.worker.signals import Stopped
 
 NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")
 DROPOUT = Model(dropout=0.3)

@@ -23,13 +23,13 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
-from hpcncf.local import processes
+from hpcncf.launcher.environment import set_openmp
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_record, write_record
+from hpcncf.worker import processes
 from hpcncf.worker.__main__ import main
-from hpcncf.worker.environment import set_openmp
 from hpcncf.worker.rank import work
 
 JOB = """\

@@ -17,12 +17,12 @@ import yaml
 
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import find_conflicts
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.model import initial_model
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.worker.environment import Place
 
 ROOT = Path(__file__).parents[2]
 

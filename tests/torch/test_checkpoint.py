@@ -14,6 +14,7 @@ from make_runs import planned, tiny
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Model
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf.checkpoint import (
     REPORT_EVERY_S,
     Checkpoint,
@@ -31,7 +32,6 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch
-from hpcncf.worker.environment import Place
 
 
 @pytest.fixture(scope="module")

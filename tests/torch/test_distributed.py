@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
+from hpcncf.launcher.environment import Place
+from hpcncf.launcher.signals import Request
 from hpcncf.ncf.distributed import (
     Agreement,
     Decision,
@@ -24,8 +26,6 @@ from hpcncf.ncf.distributed import (
     steps_until_next,
     usable_cores,
 )
-from hpcncf.worker.environment import Place
-from hpcncf.worker.signals import Request
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf import evaluate
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.arrays import build_buckets, row_dtype
@@ -28,7 +29,6 @@ from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.ncf.evaluate import Candidates, Quality, count_pairs
 from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.worker.environment import Place
 
 
 @st.composite

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.worker.allocation import (
+from hpcncf.launcher.allocation import (
     BATCH_SYSTEMS,
     allocated_by,
     allocated_cores,
     batch_system,
     flux_cores,
 )
-from hpcncf.worker.environment import per_node
+from hpcncf.launcher.environment import per_node
 
 HOST = os.uname().nodename
 OTHER = f"not-{HOST}"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError
+from hpcncf.launcher import pinning
+from hpcncf.launcher.pinning import How
 from hpcncf.monitor import node
 from hpcncf.monitor.cgroup import cpu_list
 from hpcncf.monitor.node import Core
-from hpcncf.worker import pinning
-from hpcncf.worker.pinning import How
 
 Shape = dict[int, tuple[int, int, int]]
 """CPU -> its NUMA node, its socket, its core."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.errors import UsageError
-from hpcncf.worker.environment import (
+from hpcncf.launcher.environment import (
     Place,
     candidates,
     hosts,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.worker.signals import BY_TASK, Decision, decide, graceful, put_back, restart
+from hpcncf.launcher.signals import BY_TASK, Decision, decide, graceful, put_back, restart
 
 JOB = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1"}
 ELEMENT = JOB | {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
+from hpcncf.launcher.environment import Place
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.reference import Reference
@@ -27,7 +28,6 @@ from hpcncf.ncf.sync import (
     row_message_capacity,
     uses_nccl,
 )
-from hpcncf.worker.environment import Place
 
 
 class Engine(Protocol):

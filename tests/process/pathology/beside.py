@@ -17,10 +17,10 @@ from typing import Final
 
 import psutil
 
-from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.records.schema import Progress, RecordError, read_record
+from hpcncf.worker.processes import end_with_parent
 from pathology.case import Beside, Need
 
 BUSY: Final = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"

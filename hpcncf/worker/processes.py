@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
-class Seat:
+class Placement:
     """A run's cores and GPUs on this machine."""
 
     cpus: list[int]
@@ -41,11 +41,11 @@ class Seat:
     """Further variables of its environment."""
 
 
-def start(results: Path, run: Run, attempt: AttemptPaths, seat: Seat) -> Ranks:
+def start(results: Path, run: Run, attempt: AttemptPaths, placement: Placement) -> Ranks:
     """Start every rank of the run."""
     command = [sys.executable, "-P", "-u", "-m", "hpcncf.worker", str(results), "--run", run.id]
-    known = _environment(run, attempt, seat)
-    share, cpus, ranks = run.resources.cpus_per_task, seat.cpus, Ranks()
+    known = _environment(run, attempt, placement)
+    share, cpus, ranks = run.resources.cpus_per_task, placement.cpus, Ranks()
     for rank in range(run.resources.world_size):
         slurm = [name for name in ("SLURM_PROCID", "SLURM_LOCALID") if name in known]
         own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", *slurm)}
@@ -64,7 +64,7 @@ def start(results: Path, run: Run, attempt: AttemptPaths, seat: Seat) -> Ranks:
     return ranks
 
 
-def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
+def _environment(run: Run, attempt: AttemptPaths, placement: Placement) -> dict[str, str]:
     """The environment of all ranks, without variables of the queue's own submitit job."""
     threads, world = str(run.resources.cpus_per_task), str(run.resources.world_size)
     with socket.socket() as probe:
@@ -84,11 +84,11 @@ def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "CUDA_VISIBLE_DEVICES": ",".join(seat.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(placement.gpus),
         "HPCNCF_ATTEMPT": str(attempt.number),
         "HPCNCF_LAUNCHED_BY": "local",
-        "HPCNCF_NODE_CPUS": ",".join(str(cpu) for cpu in seat.cpus),
-        **seat.variables,
+        "HPCNCF_NODE_CPUS": ",".join(str(cpu) for cpu in placement.cpus),
+        **placement.variables,
     }
 
 

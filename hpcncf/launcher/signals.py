@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final, Literal
 
+from hpcncf.launcher.environment import launched_by, slurm_job_id
 from hpcncf.slurm import query
-from hpcncf.worker.environment import launched_by, slurm_job_id
 
 # Set for a run that is one of several in a task, which puts itself back when the run has ended.
 BY_TASK: Final = "HPCNCF_REQUEUED_BY_TASK"

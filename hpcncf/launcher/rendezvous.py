@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.worker.environment import candidates, hosts, master, start_of_ranks
+from hpcncf.launcher.environment import candidates, hosts, master, start_of_ranks
 
 # Rank 0 waits at the first free one of a few ports that all ranks work out for themselves, on one
 # address; the others ask at these until it answers with the run's own words. So another run's rank

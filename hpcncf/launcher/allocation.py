@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hpcncf.launcher.environment import hosts, on_this_node, place_of_command
 from hpcncf.monitor.cgroup import in_slurm_step, parse_cpu_list
-from hpcncf.worker.environment import hosts, on_this_node, place_of_command
 
 FLUX_TIMEOUT_S: Final = 10.0
 NODE_CPUS: Final = "SLURM_CPUS_ON_NODE"

@@ -11,8 +11,8 @@ import pytest
 from test_gpu import Nvml
 
 from hpcncf.job.spec import Resources
-from hpcncf.local import colocate
 from hpcncf.monitor import gpu
+from hpcncf.worker import mps, pack
 
 CONTROL = """\
 #!/bin/sh
@@ -47,14 +47,14 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(calls: Path, code: int = 0, quits: str = "yes") -> None:
-    control = calls.parent / colocate.CONTROL
+    control = calls.parent / mps.CONTROL
     control.write_text(CONTROL % {"calls": calls, "code": code, "quits": quits})
     control.chmod(0o755)
 
 
 def test_it_serves_the_jobs_gpus_under_numbers_of_its_own_and_is_ended(calls: Path) -> None:
     install(calls)
-    with colocate.started(True, ["4", "7"]) as served:
+    with mps.run_mps_daemon(True, ["4", "7"]) as served:
         assert (served.running, served.gpus) == (True, ["0", "1"])
         pipes = Path(served.variables["CUDA_MPS_PIPE_DIRECTORY"])
         assert pipes.stat().st_mode & 0o777 == 0o700
@@ -69,11 +69,11 @@ def test_where_nvml_says_them_gpus_go_by_uuid(calls: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pynvml", TwoGpus())
     monkeypatch.setattr(gpu, "DRIVERS", (calls.parent,))
     install(calls)
-    with colocate.started(True, ["1", "0"]) as served:
+    with mps.run_mps_daemon(True, ["1", "0"]) as served:
         assert served.gpus == ["GPU-bb22", "GPU-aa11"]
     assert calls.read_text().splitlines()[0] == "start GPU-bb22,GPU-aa11"
-    assert colocate.uuids(["0", "7"]) == [], "NVML knows no such GPU"
-    assert colocate.uuids(["GPU-bb"]) == ["GPU-bb22"]
+    assert mps.uuids(["0", "7"]) == [], "NVML knows no such GPU"
+    assert mps.uuids(["GPU-bb"]) == ["GPU-bb22"]
 
 
 def daemon(calls: Path) -> psutil.Process:
@@ -85,7 +85,7 @@ def test_what_ends_the_ranks_reaches_it_only_when_they_have_ended(
     calls: Path, signum: signal.Signals
 ) -> None:
     install(calls)
-    with colocate.started(True, ["4"]):
+    with mps.run_mps_daemon(True, ["4"]):
         here = daemon(calls)
         here.send_signal(signum)
         with pytest.raises(psutil.TimeoutExpired):
@@ -96,9 +96,9 @@ def test_what_ends_the_ranks_reaches_it_only_when_they_have_ended(
 def test_one_that_does_not_quit_is_ended_by_force(
     calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(colocate, "ENDED_S", 0.2)
+    monkeypatch.setattr(mps, "ENDED_S", 0.2)
     install(calls, quits="no")
-    with colocate.started(True, ["4"]):
+    with mps.run_mps_daemon(True, ["4"]):
         left = daemon(calls)
     left.wait(5)
 
@@ -122,7 +122,7 @@ def test_without_it_the_runs_share_the_gpu_and_one_line_says_why(
     monkeypatch.setattr("tempfile.tempdir", str(calls.parent / temporary))
     if code is not None:
         install(calls, code)
-    with colocate.started(True, ["4"]) as served:
+    with mps.run_mps_daemon(True, ["4"]) as served:
         assert (served.running, served.gpus, served.variables) == (False, ["4"], {})
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in served.problem
@@ -131,7 +131,7 @@ def test_without_it_the_runs_share_the_gpu_and_one_line_says_why(
 
 def test_nothing_is_started_where_nobody_asked(calls: Path) -> None:
     install(calls)
-    with colocate.started(False, ["4"]) as served:
+    with mps.run_mps_daemon(False, ["4"]) as served:
         assert (served.running, served.problem) == (False, None)
     assert not calls.exists()
 
@@ -139,7 +139,7 @@ def test_nothing_is_started_where_nobody_asked(calls: Path) -> None:
 def test_each_run_has_its_own_cores_and_its_share_of_the_gpus() -> None:
     asked = Resources(runs_per_node=4, runs_per_gpu=2, gpus_per_node=1, cpus_per_task=2, mem_gb=3)
     assert (asked.node_cores, asked.node_gpus, asked.node_mem_gb) == (8, 2, 12)
-    cores = [colocate.slot_cpus(slot, asked, range(8)) for slot in range(4)]
+    cores = [pack.slot_cpus(slot, asked, range(8)) for slot in range(4)]
     assert cores == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    gpus = [colocate.slot_gpus(slot, asked, ["4", "7"]) for slot in range(4)]
+    gpus = [pack.slot_gpus(slot, asked, ["4", "7"]) for slot in range(4)]
     assert gpus == [["4"], ["4"], ["7"], ["7"]]
