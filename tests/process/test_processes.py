@@ -89,7 +89,7 @@ def test_what_is_started_while_bound_stays_on_those_cores() -> None:
 
 def test_no_rank_outlives_the_process_that_started_it() -> None:
     starter = (
-        "import subprocess, sys, time; from hpcncf.local import processes;"
+        "import subprocess, sys, time; from hpcncf.worker import processes;"
         f"p = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}],"
         " preexec_fn=processes.end_with_parent);"
         "print(p.pid, flush=True); time.sleep(60)"

@@ -25,7 +25,7 @@ WAITS_IN_C = """\
 import ctypes, sys, threading
 from pathlib import Path
 from test_recorder import recorded
-from hpcncf.worker import signals
+from hpcncf.launcher import signals
 signals.PATIENCE_S["at_once"] = 1.0
 lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
 with recorded(Path(sys.argv[1])):

@@ -132,7 +132,8 @@ JOIN = """
 import os, sys
 from pathlib import Path
 from hpcncf.ncf import distributed
-from hpcncf.worker import environment as launcher, recorder as ending
+from hpcncf.launcher import environment as launcher
+from hpcncf.worker import recorder as ending
 from hpcncf.job.spec import Resources, Training
 place = launcher.place()
 distributed.join_group(place, Resources(tasks_per_node=2), Training(), "run")
