@@ -143,6 +143,10 @@ class IdleSteps:
         history.log_first, history.log_second = self.log_first, self.log_second
         history.left_out, history.min_shrinkage = LEFT_OUT[self.dtype], MIN_SHRINKAGE[self.dtype]
 
+    def records(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """One row per step, in host memory."""
+        return self._records[: self.now + 1]
+
     def latest(self) -> Tensor:
         """The present step's record, in host memory."""
         return torch.from_numpy(self._records[self.now].copy())
@@ -186,7 +190,7 @@ class Missed:
         return self._column(self._records[:, COLUMNS] * self._all_kept)
 
     def slope(self, root: Tensor, first: Tensor) -> Tensor:
-        """F of Adam [n, width] at `root` = sqrt(v), of rows with the first moment `first`."""
+        """F of Adam [n, width] at `root` = sqrt(v), of n > 0 rows with first moment `first`."""
         for terms in TERMS[self._dtype]:
             reach = self._reach(terms)
             converges = float(reach.max()) <= 0
@@ -282,6 +286,39 @@ class RowRule:
         for name, moment in zip(self.moments, moments, strict=True):
             fades = name in ("exp_avg", "momentum_buffer")
             moment.mul_(missed.first if fades else missed.second)
+
+    def replay(self, values: Tensor, moments: Sequence[Tensor], last: Tensor) -> None:
+        """As `catch_up`, idle step after idle step in NumPy: slower by far, and independent of
+        the series and of compiled loops. What is left when `catch_up` fails."""
+        steps, since = self.steps, last.cpu().numpy()
+        records, now = steps.records(), steps.now
+        start, end = records[since], records[now]
+        old = {
+            name: moment.cpu().double().numpy()
+            for name, moment in zip(self.moments, moments, strict=True)
+        }
+        kept = np.exp(end[LOG_KEPT] - start[:, LOG_KEPT])[:, None]
+        moved = values.cpu().double().numpy() * kept
+        mover = old.get("exp_avg", old.get("momentum_buffer"))
+        if mover is not None:
+            for passed in range(1, min(steps.window, now - int(since.min())) + 1):
+                there = records[np.minimum(since + passed, now)]
+                first = passed * steps.log_first + there[:, LOG_FIRST] - start[:, LOG_FIRST]
+                size = there[:, SIZE] * np.exp(first + end[LOG_KEPT] - there[:, LOG_KEPT])
+                size = np.where(since + passed <= now, size, 0.0)[:, None]
+                if self.series:
+                    second = passed * steps.log_second + there[:, LOG_SECOND] - start[:, LOG_SECOND]
+                    root = np.sqrt(old["exp_avg_sq"] * np.exp(second)[:, None])
+                    size = size / (root + there[:, EPS, None])
+                moved -= size * mover
+        values.copy_(torch.from_numpy(moved))
+        for name, moment in zip(self.moments, moments, strict=True):
+            fades = name in ("exp_avg", "momentum_buffer")
+            column = LOG_FIRST if fades else LOG_SECOND
+            rate = steps.log_first if fades else steps.log_second
+            factor = np.exp((now - since) * rate + end[column] - start[:, column])
+            factor[factor < MIN_SHRINKAGE[moment.dtype]] = 0.0
+            moment.copy_(torch.from_numpy(old[name] * factor[:, None]))
 
 
 class AdamRule(RowRule):

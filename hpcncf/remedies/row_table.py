@@ -31,6 +31,8 @@ plainly = torch._C.DisableTorchFunctionSubclass
 # kernels.
 ROWS_AT_ONCE = {"cpu": 2**12}
 ON_GPU = 2**17
+ROWS_REPLAYED_AT_ONCE = 2**8
+"""Few: memory may be what failed."""
 
 
 class RowTable:
@@ -51,6 +53,14 @@ class RowTable:
         self.give_back: Callable[[str], None]
         """Lets torch's optimizer update the table from now on; the argument is the reason."""
         self.steps_taken = self.rows_read = self.times_settled = 0
+        self.failure: str | None = None
+        """What went wrong here. The rows are up to date; the next step gives the table back."""
+        self.report_failure: Callable[[str], None]
+        self.is_changed = False
+        """Whether the step that was last begun has changed anything."""
+        self._unwritten: tuple[Tensor, Tensor, list[Tensor]] | None = None
+        """Rows whose present values are known but perhaps written in part: an interrupt may come
+        between any two writes, and the next call goes on from here."""
         self._gradient: RowGradient | None = None
         self._wrappers: WeakSet[DistributedDataParallel] = WeakSet()
         parameter.__class__ = RowwiseParameter
@@ -79,7 +89,11 @@ class RowTable:
     def _find_kernels(self) -> None:
         rule, found = self.rule, None
         with plainly():
-            if isinstance(rule, AdamRule) and RowKernels.fit(self.values, self._moments):
+            if (
+                not self.failure
+                and isinstance(rule, AdamRule)
+                and RowKernels.fit(self.values, self._moments)
+            ):
                 found = RowKernels(self.values, self._moments, self._last, rule)
         self._kernels = found
 
@@ -118,12 +132,22 @@ class RowTable:
             return
         with plainly():
             ids = ids.detach().reshape(-1)
-            if self._kernels is not None:
-                self._kernels.catch_up(ids.to(torch.int64).contiguous())
-                return
-            behind = ids[self._last.index_select(0, ids) < self.rule.steps.now]
-            if len(behind):
-                self._catch_up(torch.unique(behind))
+            try:
+                self._read(ids)
+            except Exception as error:
+                # The lookup that follows raises torch's own error for ids that are not in the
+                # table, in the program's own terms.
+                if int(ids.min()) >= 0 and int(ids.max()) < len(self.values):
+                    self._fail(error)
+
+    def _read(self, ids: Tensor) -> None:
+        self._finish_write()
+        if self._kernels is not None:
+            self._kernels.catch_up(ids.to(torch.int64).contiguous())
+            return
+        behind = ids[self._last.index_select(0, ids) < self.rule.steps.now]
+        if len(behind):
+            self._catch_up(torch.unique(behind))
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -132,18 +156,45 @@ class RowTable:
             return
         self.times_settled += 1
         with plainly():
-            behind = (self._last < self.rule.steps.now).nonzero().squeeze(1)
-            for ids in torch.split(behind, ROWS_AT_ONCE.get(behind.device.type, ON_GPU)):
-                self._catch_up(ids)
-            self.rule.steps.restart()
-            self._last.zero_()
+            try:
+                self._settle(ROWS_AT_ONCE.get(self.values.device.type, ON_GPU))
+            except Exception as error:
+                self._fail(error)
+
+    def _settle(self, rows_at_once: int) -> None:
+        self._finish_write()
+        behind = (self._last < self.rule.steps.now).nonzero().squeeze(1)
+        # All rows may be current although a step has passed: a batch or an evaluation read each.
+        for start in range(0, len(behind), rows_at_once):
+            self._catch_up(behind[start : start + rows_at_once])
+        self.rule.steps.restart()
+        self._last.zero_()
         self._is_current = True
+
+    def _fail(self, error: Exception) -> None:
+        """Bring all rows up to date in the plainest way: a remedy must not cost a model.
+
+        The table goes back to torch with the next step. The present forward pass may already hold
+        lookups whose gradients come as rows.
+        """
+        self._kernels = None
+        self.rule.catch_up = self.rule.replay  # type: ignore[method-assign]
+        self._settle(ROWS_REPLAYED_AT_ONCE)
+        self.failure = f"its rows could not be brought up to date: {describe_error(error)}"
+        self.report_failure(self.failure)
 
     def _catch_up(self, ids: Tensor) -> None:
         values, *moments = (each.index_select(0, ids) for each in (self.values, *self._moments))
         self.rule.catch_up(values, moments, self._last.index_select(0, ids))
-        self._write(ids, values, moments)
-        self._last.index_fill_(0, ids, self.rule.steps.now)
+        self._unwritten = (ids, values, moments)
+        self._finish_write()
+
+    def _finish_write(self) -> None:
+        if self._unwritten is not None:
+            ids, values, moments = self._unwritten
+            self._write(ids, values, moments)
+            self._last.index_fill_(0, ids, self.rule.steps.now)
+            self._unwritten = None
 
     def _write(self, ids: Tensor, values: Tensor, moments: Iterable[Tensor]) -> None:
         for table, rows in zip((self.values, *self._moments), (values, *moments), strict=True):
@@ -193,12 +244,24 @@ class RowTable:
 
     @torch.no_grad()
     def step(self, scale: Tensor | None = None) -> None:
-        """Take the optimizer's step; the gradient is divided by `scale` first."""
+        """Take the optimizer's step; the gradient is divided by `scale` first.
+
+        After an exception with `is_changed` False, all is as if the step had not begun.
+        """
         slot = self.slot()
         if slot is None:
             return
-        with plainly():
-            self._begin()
+        self.is_changed = False
+        try:
+            with plainly():
+                self._begin()
+            self._step_rows(slot, scale)
+        except Exception:
+            if not self.is_changed:
+                self._undo_begin()
+            raise
+
+    def _step_rows(self, slot: Tensor, scale: Tensor | None) -> None:
         ids: torch.Tensor | None
         if self._kernels is not None and slot.is_sparse and scale is None:
             ids, gradient = slot._indices()[0], slot._values()  # it adds rows of equal ids itself
@@ -209,6 +272,7 @@ class RowTable:
             gradient = plain(seen)
         with plainly():
             if scale is not None:
+                self.is_changed = True
                 gradient.div_(scale)
             if self.group["maximize"]:
                 gradient = gradient.neg()
@@ -216,9 +280,12 @@ class RowTable:
             if ids is None:
                 self.rows_read += len(self.values)
                 self.settle()
+                self.is_changed = True
                 self.rule.take(self.values, self._moments, gradient)
             elif self._kernels is not None:
                 gradient = gradient.to(self.values.dtype).contiguous()
+                self._finish_write()
+                self.is_changed = True
                 self.rows_read += self._kernels.step(ids.contiguous(), gradient)
             else:
                 self.rows_read += len(ids)
@@ -226,6 +293,7 @@ class RowTable:
                 tables = (self.values, *self._moments)
                 values, *moments = (each.index_select(0, ids) for each in tables)
                 self.rule.take(values, moments, gradient)
+                self.is_changed = True
                 self._write(ids, values, moments)
             if not self.rule.waits:
                 return
@@ -246,6 +314,16 @@ class RowTable:
         if "step" in state:
             state["step"] += 1
         self.rule.begin(self.group, self._step)
+
+    def _undo_begin(self) -> None:
+        state = self.optimizer.state[self.parameter]
+        if self._step > 0:
+            self._step -= 1
+            if "step" in state:
+                state["step"] -= 1
+        if self._step == 0:  # torch's optimizer makes it with its own first step
+            self.optimizer.state.pop(self.parameter)
+            self._moments = []
 
     def make_state(self) -> None:
         """What the optimizer has for the parameter from its first step on, also a skipped one."""
@@ -281,6 +359,12 @@ class RowTable:
         self.parameter.__class__ = nn.Parameter
         for wrapper in list(self._wrappers):
             exchange_rows(wrapper)
+
+
+def describe_error(error: Exception) -> str:
+    """Its type and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
@@ -624,6 +708,9 @@ def delete_grad(tensor: Tensor) -> Any:
 
 
 def set_data(tensor: Tensor, data: Tensor) -> Any:
+    if isinstance(tensor, RowGradient):  # `Module.to`, after the parameter's own data
+        tensor.become(data.all_rows() if isinstance(data, RowGradient) else plain(data))
+        return None
     if not isinstance(tensor, RowwiseParameter):
         return NotImplemented
     table = tensor._table

@@ -9,6 +9,8 @@ when they are next read. `docs/remedies-for-your-program.md` lists what is cover
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from hpcncf.errors import UsageError
 from hpcncf.remedies.row_rules import RULES, TERMS, Group, RowRule, find_rule
-from hpcncf.remedies.row_table import RowTable, RowwiseParameter
+from hpcncf.remedies.row_table import RowTable, RowwiseParameter, describe_error
 
 Optimizer = torch.optim.Optimizer
 Embedding = nn.Embedding | nn.EmbeddingBag
@@ -52,7 +54,7 @@ class Rowwise:
         self.left: dict[str, str] = {}
         """Tables that torch's optimizer updates as before, and why."""
         self._optimizer = optimizer
-        self._crowded: list[tuple[str, str]] = []
+        self._leaving: list[tuple[str, str]] = []
         self._tables: dict[str, RowTable] = {}
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -68,34 +70,41 @@ class Rowwise:
     @property
     def tables(self) -> list[str]:
         """Names of the parameters that are updated by rows."""
-        return list(self._tables)
+        return [name for name, table in self._tables.items() if table.failure is None]
 
     def settle(self) -> None:
         """Bring every row up to date. Only code outside of Python needs that: a NumPy array or a
         pointer that shares the memory of a table."""
-        for table in self._tables.values():
+        for table in list(self._tables.values()):
             table.settle()
 
     def remove(self) -> None:
         """Give all tables back to torch's optimizer, which continues from the same state."""
-        for name in self.tables:
+        for name in list(self._tables):
             self._release(name, "removed")
         for handle in self._handles:
             handle.remove()
 
     def __str__(self) -> str:
-        lines = [f"{name}: updated by rows" for name in self._tables]
+        lines = [f"{name}: updated by rows" for name in self.tables]
         return "\n".join(lines + [f"{name}: as before; {why}" for name, why in self.left.items()])
 
     def _add(self, candidate: Candidate, group: Group, rule: type[RowRule]) -> None:
         name = candidate.name
         table = RowTable(name, candidate.parameter, self._optimizer, group, rule)
+        table.report_failure = lambda why: self._report_failure(name, why)
         table.give_back = lambda why: self._release(name, why)
         self._tables[name] = table
 
     def _release(self, name: str, why: str) -> None:
         self._tables.pop(name).release()
+        self.left.setdefault(name, why)
+
+    def _report_failure(self, name: str, why: str) -> None:
         self.left[name] = why
+        # Where warnings are errors, this one must not become the program's.
+        with suppress(Warning):
+            warnings.warn(f"rowwise: {name} goes back to torch's optimizer; {why}", stacklevel=2)
 
     def _adopt(self) -> None:
         owners = owners_of(self._optimizer)
@@ -121,7 +130,7 @@ class Rowwise:
         # A fused optimizer divides by GradScaler's factor itself.
         scale, found = (getattr(optimizer, each, None) for each in ("grad_scale", "found_inf"))
         skipped = found is not None and bool(found)
-        crowded: list[tuple[str, str]] = []
+        leaving: list[tuple[str, str]] = []
         for name, table in list(self._tables.items()):
             group = owners.get(id(table.parameter))
             if group is None or table.slot() is None:
@@ -131,10 +140,19 @@ class Rowwise:
             if why is not None:
                 self._release(name, why)
                 continue
-            if skipped:
-                table.make_state()
-            else:
-                table.step(scale)
+            try:
+                if skipped:
+                    table.make_state()
+                else:
+                    table.step(scale)
+            except Exception as error:
+                if table.is_changed:
+                    raise  # as any optimizer that fails in the middle of its step
+                self._report_failure(name, f"a step by rows failed: {describe_error(error)}")
+                self._release(name, self.left[name])
+                continue
+            if table.failure is not None and not torch.distributed.is_initialized():
+                leaving.append((name, table.failure))
             table.hidden = True
             if table.steps_taken == STEPS_JUDGED:
                 share = table.rows_read / STEPS_JUDGED / len(table.values)
@@ -142,18 +160,18 @@ class Rowwise:
                     share = 1.0
                 # DistributedDataParallel could not go back to gradients of all rows.
                 if share > self._most and not torch.distributed.is_initialized():
-                    crowded.append((name, f"a step reads {share:.0%} of its rows"))
-        self._crowded = crowded
+                    leaving.append((name, f"a step reads {share:.0%} of its rows"))
+        self._leaving = leaving
 
     def _after_step(self, *_: Any) -> None:
         for table in self._tables.values():
             table.hidden = False
-        for name, why in self._crowded:
+        for name, why in self._leaving:
             self._release(name, why)
-        if self._crowded and not self._tables:
+        if self._leaving and not self._tables:
             for handle in self._handles[:1] + self._handles[2:]:  # this one is being called
                 handle.remove()
-        self._crowded = []
+        self._leaving = []
 
 
 def owners_of(optimizer: Optimizer) -> dict[int, Group]:

@@ -6,6 +6,7 @@ import collections
 import copy
 import io
 import math
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.errors import UsageError
-from hpcncf.remedies import RowwiseAdam, row_kernels, rowwise
+from hpcncf.remedies import RowwiseAdam, row_kernels, row_rules, rowwise
 from hpcncf.remedies.row_rules import AdamWRule
 from hpcncf.remedies.rowwise_optimizer import SMALL, Rowwise
 from hpcncf_analysis.diagnosis.rules_program import LEAST_BY_ROWS, LEAST_IF_FUSED
@@ -700,6 +701,166 @@ def test_a_copy_of_the_model_trains_as_one_that_never_had_rows() -> None:
     copied(torch.tensor([1, 2])).sum().backward()
     optimizer.step()
     assert not copied.users.weight.grad.is_sparse
+
+
+def read_every_row(side: Side) -> None:
+    with torch.no_grad():
+        side.model.eval()(torch.arange(ROWS))
+
+
+def steps(*batches: list[int]) -> Callable[[Twins], None]:
+    return lambda twins: [twins.step([batch]) for batch in batches] and None
+
+
+def then_read(twins: Twins) -> None:
+    steps([1, 2], [3], [4])(twins)
+    for side in twins.sides:
+        read_every_row(side)
+
+
+STATES: dict[str, Callable[[Twins], None]] = {
+    "no step yet": lambda _: None,
+    "no row waits": steps([1, 2], list(range(ROWS))),
+    "some rows wait": steps([1, 2], [3], [3, 4]),
+    "all rows wait": lambda t: (steps([1, 2], [3])(t), act(t, "no gradient", [5]))[0],
+    "rows never touched": steps([0], [0], [0]),
+    "after evaluation": then_read,
+    "after a reset of the state": lambda t: (
+        steps([1])(t),
+        [side.optimizers[0].state.clear() for side in t.sides],
+    )[0],
+}
+
+
+def load(values: bytes) -> Any:
+    return torch.load(io.BytesIO(values), weights_only=False)
+
+
+def saved(thing: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(thing, file)
+    return load(file.getvalue())
+
+
+def users(side: Side) -> Any:
+    return side.model.get_submodule("users").weight
+
+
+VIEWS: dict[str, Callable[[Side], Any]] = {
+    "torch.save of the model": lambda s: saved(s.model).state_dict(),
+    "torch.save of the state": lambda s: saved(s.model.state_dict()),
+    "torch.save of the optimizer": lambda s: saved(s.optimizers[0].state_dict()),
+    "torch.save of the optimizer object": lambda s: saved(s.optimizers[0].state_dict)(),
+    "torch.save of a parameter": lambda s: saved(users(s)),
+    "pickle": lambda s: pickle.loads(pickle.dumps(s.model)).state_dict(),
+    "copy.copy": lambda s: copy.copy(s.model).state_dict(),
+    "deepcopy": lambda s: copy.deepcopy(s.model).state_dict(),
+    "deepcopy of the optimizer": lambda s: copy.deepcopy(s.optimizers[0]).state_dict(),
+    "state_dict": lambda s: s.model.state_dict(),
+    "optimizer.state_dict": lambda s: s.optimizers[0].state_dict(),
+    "optimizer.state": lambda s: [dict(each) for each in s.optimizers[0].state.values()],
+    "load_state_dict": lambda s: (
+        s.model.load_state_dict(copy.deepcopy(s.model.state_dict())),
+        s.optimizers[0].load_state_dict(copy.deepcopy(s.optimizers[0].state_dict())),
+        s.model.state_dict(),
+    )[-1],
+    "data": lambda s: users(s).data,
+    "detach": lambda s: users(s).detach(),
+    "numpy": lambda s: users(s).detach().numpy(),
+    "tolist": lambda s: users(s).tolist(),
+    "one row": lambda s: users(s)[5],
+    "rows": lambda s: users(s)[torch.tensor([0, 5, 5])],
+    "a slice": lambda s: users(s)[2:],
+    "a mask": lambda s: users(s)[torch.arange(ROWS) > 3],
+    "evaluation": lambda s: s.model.eval()(torch.arange(ROWS)),
+    "a product": lambda s: users(s) @ users(s).t(),
+    "a norm": lambda s: users(s).norm(),
+    "to": lambda s: users(s).to(torch.float32, copy=True),
+    "model.to": lambda s: s.model.to("cpu").state_dict(),
+    "float": lambda s: s.model.float().double().state_dict(),
+    "half": lambda s: s.model.half().double().state_dict(),
+    "repr": lambda s: repr(users(s)),
+    "str": lambda s: f"{users(s)} {users(s)[5]}",
+    "parameters_to_vector": lambda s: nn.utils.parameters_to_vector(s.model.parameters()),
+    "average of weights": lambda s: torch.optim.swa_utils.AveragedModel(s.model).state_dict(),
+}
+
+
+def flat(value: Any) -> Tensor:
+    """Its numbers; of a text, without the digits that rounding decides."""
+    if isinstance(value, str):
+        numbers = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", value)
+        return torch.tensor([round(float(each), 3) for each in numbers], dtype=torch.float64)
+    leaves = torch.utils._pytree.tree_leaves(value)
+    tensors = [torch.as_tensor(each) for each in leaves if not isinstance(each, str | None)]
+    return torch.cat([each.detach().double().flatten() for each in tensors] or [torch.zeros(0)])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_view_of_a_table_in_every_state_is_current(state: str, kernels: str) -> None:
+    for view, see in VIEWS.items():
+        for name in ["adam"] if kernels == "compiled" else ["adam", "momentum"]:
+            twins = Twins(OPTIMIZERS[name])
+            STATES[state](twins)
+            for _ in range(2):
+                stock, ours = (flat(see(side)) for side in twins.sides)
+                assert torch.allclose(ours, stock, rtol=1e-9, atol=1e-12), (view, name)
+            steps([1, 2], [6])(twins)
+            twins.check()
+
+
+def no_memory(*_: object) -> None:
+    raise RuntimeError("[enforce fail at alloc_cpu.cpp] not enough memory\nmore lines")
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("when", ["lookup", "step", "save", "release"])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("kernels")
+def test_a_failing_remedy_gives_the_table_back_up_to_date(
+    name: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = Twins(OPTIMIZERS[name])
+    if not users(twins.sides[1])._table.rule.waits:
+        pytest.skip("its rows never wait")
+    steps([1, 2], [3], [3, 4])(twins)
+    (found,) = twins.sides[1].rowwise
+    monkeypatch.setattr(row_rules.RowRule, "catch_up", no_memory)
+    monkeypatch.setattr(row_kernels.RowKernels, "catch_up", no_memory)
+    if when == "lookup":
+        twins.step([[5, 1]])
+    elif when == "step":
+        act(twins, "dense", [1])
+    elif when == "save":
+        saved(twins.sides[1].model)
+    else:
+        found.remove()
+    twins.check()
+    monkeypatch.undo()
+    steps([7], [1, 2])(twins)
+    twins.check()
+    assert type(users(twins.sides[1])) is nn.Parameter
+    assert "users.weight" not in found.tables
+    assert "not enough memory" in found.left["users.weight"]
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum", "sgd", "adamw, fused"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_step_by_rows_that_fails_is_taken_by_torch(
+    name: str, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = Twins(OPTIMIZERS[name])
+    steps(*[[1, 2]] * before)(twins)
+    for kind in (row_rules.AdamRule, row_rules.SgdRule):
+        monkeypatch.setattr(kind, "take", no_memory)
+    monkeypatch.setattr(row_kernels, "library", lambda: None)
+    twins.sides[1].take()  # without the compiled loops
+    found = twins.sides[1].rowwise[0]
+    with pytest.warns(UserWarning, match="not enough memory") as warned:
+        steps([4], [1, 2], [6])(twins)
+    twins.check()
+    assert found.tables == []
+    assert len(warned) == len(found.left)
 
 
 def test_rowwise_adam_is_adam() -> None:
