@@ -18,7 +18,6 @@ from hpcncf_analysis.configurations import (
     varying_settings,
 )
 from hpcncf_analysis.formatting import (
-    NONE,
     format_interval,
     format_number,
     format_percent,
@@ -26,7 +25,7 @@ from hpcncf_analysis.formatting import (
     format_score,
 )
 from hpcncf_analysis.quality import is_worse
-from hpcncf_analysis.usl import FEWEST_SIZES, Law, Name, Refusal, fit_law
+from hpcncf_analysis.usl import FEWEST_SIZES, Law, Refusal, fit_law
 
 Interval = tuple[float, float] | None
 Show = Callable[[float | None], str]
@@ -141,17 +140,12 @@ class Line:
         return [_size(one, self.grows) for one in self.points]
 
     def speeds(self) -> list[list[float]]:
-        """Of each size its repeats': instances per second; of a command that reports none, runs
-        per hour."""
-        return [
-            [3600 / row["elapsed_s"] for row in one.rows if row["elapsed_s"]]
-            if one.by_time
-            else [row["instances_per_s"] for row in one.rows if row["instances_per_s"]]
-            for one in self.points
-        ]
+        """The speeds of every size's repeats."""
+        return [one.speeds for one in self.points]
 
-    def fit(self, name: Name) -> Law | Refusal:
-        return fit_law(self.sizes, self.speeds(), name)
+    def fit(self) -> Law | Refusal:
+        """The law of the line, or why there is none."""
+        return fit_law(self.sizes, self.speeds())
 
 
 def _size(one: Configuration, grows: Grows) -> float:
@@ -196,21 +190,17 @@ def lines_to_fit(found: Sequence[Line]) -> list[Line]:
 
 
 def law_table(shown: Sequence[Configuration]) -> Table | None:
-    """Amdahl's law and the USL along the lines of enough sizes; None where there is none."""
+    """The law along every line of enough sizes; None where there is no such line."""
     rows = []
     for line in lines_to_fit(scaling_lines(shown)):
-        amdahl, usl = line.fit("amdahl"), line.fit("usl")
+        usl = line.fit()
         if isinstance(usl, Refusal):
             continue
-        serial = NONE
-        if isinstance(amdahl, Law):
-            serial = format_with_interval(amdahl.sigma, amdahl.sigma_interval(), format_percent)
         cautions = [text for one in line.points for text in comparison_cautions(one, line.base)]
         rows.append(
             [
                 line.name,
-                serial,
-                format_with_interval(usl.sigma, usl.sigma_interval(), format_number),
+                format_with_interval(usl.sigma, usl.sigma_interval(), format_percent),
                 format_with_interval(usl.kappa, usl.kappa_interval(), format_number),
                 format_knee(usl),
                 format_percent(usl.misfit),
@@ -218,8 +208,8 @@ def law_table(shown: Sequence[Configuration]) -> Table | None:
                 "; ".join(dict.fromkeys(cautions)),
             ]
         )
-    columns = ["along", "Amdahl: serial share", "USL: contention σ", "USL: crosstalk κ"]
-    columns += ["USL: fastest size N*", "misfit", "used up to", "caution"]
+    columns = ["along", "serial share σ", "crosstalk κ", "fastest size N*"]
+    columns += ["misfit", "used up to", "caution"]
     return Table(columns, rows, frozenset({"caution"})) if rows else None
 
 
@@ -240,7 +230,7 @@ def describe_peaks(shown: Sequence[Configuration]) -> list[str]:
     slower."""
     sentences = []
     for line in lines_to_fit(scaling_lines(shown)):
-        law = line.fit("usl")
+        law = line.fit()
         if isinstance(law, Refusal) or law.knee is None:
             continue
         where = f"{' '.join(format_knee(law).split())} {line.unit} by the USL"
@@ -266,7 +256,7 @@ def law_note(shown: Sequence[Configuration]) -> str | None:
             f"or more cores for each), and {max(len(line.points) for line in found)} were measured "
             "at most."
         )
-    fits = [(line, line.fit("usl")) for line in fitted]
+    fits = [(line, line.fit()) for line in fitted]
     parts = [f"No law of {line.name}: {f.reason}." for line, f in fits if isinstance(f, Refusal)]
     aside = {one.label for line in fitted for one in line.left_out}
     if aside:

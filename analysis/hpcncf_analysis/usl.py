@@ -1,4 +1,4 @@
-"""Fit Amdahl's law and the universal scalability law."""
+"""Fit the universal scalability law; without crosstalk it is Amdahl's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, sqrt
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from hpcncf.errors import HpcncfError
 
 Floats = npt.NDArray[np.float64]
-Name = Literal["amdahl", "usl"]
 
 # Sums of squares that differ by less are equal but for rounding.
 ROUNDING: Final = 1e-9
@@ -97,13 +96,12 @@ class Law:
     """X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)), fitted to median speeds. Sizes are
     cores or ranks, speeds instances per second."""
 
-    name: Name
     rate_of_one: float
     """lambda: the speed of size 1."""
     sigma: float
     """Contention, 0 to 1: Amdahl's serial share."""
     kappa: float
-    """Crosstalk, 0 or more: what every one costs every other. 0 in Amdahl's law."""
+    """Crosstalk, 0 or more: what every one costs every other. With 0 the law is Amdahl's."""
     sizes: tuple[float, ...]
     """Measured, ascending."""
     misfit: float
@@ -166,9 +164,7 @@ def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, 
     return min(low, value), max(high, value)
 
 
-def fit_law(
-    sizes: Sequence[float], speeds: Sequence[Sequence[float]], name: Name = "usl"
-) -> Law | Refusal:
+def fit_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
     """The law nearest to each size's median speed, by least squares of the relative errors.
 
     `speeds`: of each size its repeats. Intervals come from a bootstrap over the repeats
@@ -185,12 +181,11 @@ def fit_law(
     # N / X(N) = s + b N + c N (N - 1) with 1 / (s + b) = lambda, b / (s + b) = sigma at most 1 and
     # c / (s + b) = kappa, all at least 0.
     n = np.array(sizes, float)
-    terms = [np.ones_like(n), n, n * (n - 1)][: 3 if name == "usl" else 2]
+    terms = np.stack([np.ones_like(n), n, n * (n - 1)], axis=1)
     medians = np.array([np.median(repeats) for repeats in speeds])
     drawn = medians * np.exp(_bootstrap_deviations(speeds))
     relative = medians / np.vstack([medians, drawn])
-    found = fit_non_negative(np.stack(terms, axis=1) / (n / medians)[:, None], relative)
-    s, b, c = np.pad(found, ((0, 0), (0, 3 - len(terms)))).T
+    s, b, c = fit_non_negative(terms / (n / medians)[:, None], relative).T
     if s[0] + b[0] <= 0:
         return Refusal("the measurements do not follow the law: speed falls from the first size on")
     parameters = np.stack([1 / (s + b), b / (s + b), c / (s + b)], axis=1)[s + b > 0]
@@ -201,7 +196,7 @@ def fit_law(
     )
     if misfit > MISFIT:
         return Refusal(f"the measurements do not follow the law: up to {misfit:.0%} apart")
-    return Law(name, rate, sigma, kappa, tuple(sizes), misfit, tuple(resamples))
+    return Law(rate, sigma, kappa, tuple(sizes), misfit, tuple(resamples))
 
 
 def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
@@ -219,15 +214,3 @@ def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
         np.median(random.choice(pooled, (RESAMPLES, len(repeats))), axis=1) for repeats in speeds
     ]
     return np.stack(columns, axis=1)
-
-
-def fit_simplest_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
-    """USL where its crosstalk is settled above 0, else Amdahl's law, which needs one less."""
-    usl = fit_law(sizes, speeds, "usl")
-    if isinstance(usl, Refusal):
-        return usl
-    ends = usl.kappa_interval()
-    if usl.kappa > 0 and (ends is None or ends[0] > 0):
-        return usl
-    amdahl = fit_law(sizes, speeds, "amdahl")
-    return usl if isinstance(amdahl, Refusal) else amdahl

@@ -197,15 +197,15 @@ def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     """sigma 0.1, kappa 0.01: N* = sqrt(0.9 / 0.01) = 9.49."""
     shown = group_configurations(generated(0.1, 0.01))
     seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
-    assert seen["USL: contention σ"].startswith("0.1\n[")
-    assert seen["USL: crosstalk κ"].startswith("0.01\n[")
-    assert seen["USL: fastest size N*"].startswith("9.49\n[")
+    assert seen["serial share σ"].startswith("10\u202f%\n[")
+    assert seen["crosstalk κ"].startswith("0.01\n[")
+    assert seen["fastest size N*"].startswith("9.49\n[")
     assert seen["used up to"] == "32 ranks"
     (peak,) = describe_peaks(shown)
     assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
     assert peak.endswith("] ranks by the USL, beyond the 8 measured; more makes it slower.")
     assert seen["caution"] == ""
-    usl = scaling_lines(shown)[0].fit("usl")
+    usl = scaling_lines(shown)[0].fit()
     assert isinstance(usl, Law)
     assert usl.interval(16) is not None
 
@@ -227,9 +227,9 @@ def test_a_law_over_two_cpu_models_says_so() -> None:
 def test_no_fastest_size_is_reported_where_speed_still_grows() -> None:
     shown = group_configurations(generated(0.1, 0.0))
     seen = cells(law_table(shown), "1 to 8 ranks × 1 core · vectorized")
-    assert seen["USL: fastest size N*"] == "none up to 32"
+    assert seen["fastest size N*"] == "none up to 32"
     assert describe_peaks(shown) == []
-    assert seen["Amdahl: serial share"].startswith("10\u202f%")
+    assert seen["serial share σ"].startswith("10\u202f%")
 
 
 def test_a_peak_that_some_resamples_do_not_have_is_open() -> None:

@@ -47,7 +47,7 @@ OF_TRAINING: Final = {
         "Weak scaling: the work of an epoch (more data) or of a step (a larger batch) grows with "
         "the cores. Efficiency is the base's time for its work over the time for so much more."
     ),
-    "Amdahl, USL, N*": (
+    "scaling law, σ, κ, N*": (
         "Laws fitted to the medians of four sizes or more, by least squares of relative errors, "
         "with 95 % intervals by bootstrap over the repeats: contention σ (Amdahl's serial share) "
         "and crosstalk κ; N* is the fastest size (Gunther 2007). Never used beyond four times the "

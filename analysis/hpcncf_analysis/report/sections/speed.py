@@ -61,7 +61,7 @@ from hpcncf_analysis.scaling import (
     weak_scaling,
 )
 from hpcncf_analysis.significance import Ratio, compare_repeats
-from hpcncf_analysis.usl import Law, fit_simplest_law
+from hpcncf_analysis.usl import Law
 
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
 # A figure that reached as far as the law may be used would press the measured part together.
@@ -419,7 +419,7 @@ def draw_laws(
     bases = {series: found[0].speed or 1.0 for series, found in group_by_series(shown).items()}
     ends = []
     for line in lines_to_fit(scaling_lines(shown)):
-        fitted = fit_simplest_law(line.sizes, line.speeds())
+        fitted = line.fit()
         if not isinstance(fitted, Law):
             continue
         base, colour = bases[line.series], colours[line.series]
