@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, RankTimes
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
+from hpcncf_analysis.diagnosis.facts import RankTimes
 
 PHASES = {"input": 0.1, "forward": 0.3, "backward": 0.4, "sync": 0.0, "optimizer": 0.18}
 

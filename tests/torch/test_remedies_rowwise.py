@@ -26,7 +26,7 @@ from hpcncf.errors import UsageError
 from hpcncf.remedies import RowwiseAdam, row_kernels, row_rules, rowwise
 from hpcncf.remedies.row_rules import AdamWRule
 from hpcncf.remedies.rowwise_optimizer import SMALL, Rowwise
-from hpcncf_analysis.diagnosis.rules_program import LEAST_BY_ROWS, LEAST_IF_FUSED
+from hpcncf_analysis.diagnosis.rules_step import LEAST_BY_ROWS, LEAST_IF_FUSED
 
 ROWS = 17
 

@@ -22,9 +22,9 @@ from hpcncf_analysis.diagnosis.evidence import (
     Evidence,
     Finding,
     Gpus,
-    RankTimes,
     Traffic,
 )
+from hpcncf_analysis.diagnosis.facts import RankTimes
 from hpcncf_analysis.diagnosis.from_records import traffic_of
 
 SLOW_INPUT = {"input": 0.7, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
@@ -101,7 +101,7 @@ FOUND: list[tuple[Cause, float, Evidence]] = [
     ("python_input", 0.7 * 0.95, per_sample(workers=2, children_s=150.0)),
     ("python_input", 0.7 * 0.95, command(phases=SLOW_INPUT, training_s=95.0)),
     ("python_input", 0.7 * 0.95, per_sample(used=0.4, runnable=1.0, runqueue_s=60.0)),
-    ("input_io", 0.65, command(phases=SLOW_INPUT, training_s=95.0, used=0.35)),
+    ("input_io", 0.7 * 0.95, command(phases=SLOW_INPUT, training_s=95.0, used=0.35)),
     ("input_io", 0.6, command(used=0.3, iowait_s=60.0)),
     ("worker_overhead", 0.7 * 0.95, per_sample(workers=2, children_s=19.0)),
     ("worker_overhead", 0.4, evidence(workers=2, children_s=1.0, first_batch_s=40.0)),
@@ -109,7 +109,7 @@ FOUND: list[tuple[Cause, float, Evidence]] = [
     ("sync_bound", 0.4 * 0.95, exchanging()),
     # Useful 35 and 93 s: as fast as rank 0, rank 1 would save 58 of 95 s, which rank 0 waits.
     ("straggler", 58 / 95 * 0.95, LATE),
-    ("load_imbalance", 29 / 95 * 0.95, MORE_WORK),
+    ("load_imbalance", 58 / 95 * 0.95, MORE_WORK),
     ("load_imbalance", 1 - 63 / 96, command(ranks=UNEQUAL_CPU, world_size=2)),
 ]
 

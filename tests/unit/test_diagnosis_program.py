@@ -19,9 +19,10 @@ from hpcncf.records.schema import (
     SourceLine,
 )
 from hpcncf_analysis.diagnosis.diagnose import diagnose_evidence
-from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, Finding, RankTimes
+from hpcncf_analysis.diagnosis.diagnose import find_inside as find
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, Finding
+from hpcncf_analysis.diagnosis.facts import RankTimes
 from hpcncf_analysis.diagnosis.program_text import lines as lines_of
-from hpcncf_analysis.diagnosis.rules_program import find
 
 
 def profile(

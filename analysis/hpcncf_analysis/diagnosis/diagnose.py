@@ -21,7 +21,7 @@ from hpcncf.records.schema import (
     read_record,
 )
 from hpcncf_analysis.configurations import pluralize
-from hpcncf_analysis.diagnosis import rules_program, thresholds
+from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
 from hpcncf_analysis.diagnosis.from_records import evidence
 from hpcncf_analysis.diagnosis.rules_cores import (
@@ -30,13 +30,18 @@ from hpcncf_analysis.diagnosis.rules_cores import (
     neighbour_load,
     one_core_confinement,
     oversubscribed,
-    serial_step,
 )
-from hpcncf_analysis.diagnosis.rules_input import input_io, python_input, worker_overhead
+from hpcncf_analysis.diagnosis.rules_input import (
+    input_io,
+    python_input,
+    too_few_workers,
+    worker_overhead,
+)
+from hpcncf_analysis.diagnosis.rules_python import batch_thread, interpreter_lock, loop_code
 from hpcncf_analysis.diagnosis.rules_ranks import sync_bound, unequal_ranks
+from hpcncf_analysis.diagnosis.rules_step import dense_optimizer, memory_growth, serial_step
 from hpcncf_analysis.diagnosis.rules_time import (
     checkpoint_bound,
-    dense_optimizer,
     evaluation_bound,
     startup_bound,
     too_short_to_judge,
@@ -52,8 +57,8 @@ from hpcncf_analysis.formatting import format_mebibytes, format_percent
 # - if nothing was found, a run that keeps its cores busy is healthy, and any other is unknown.
 
 Rule = Callable[[Evidence], Finding | None]
-# Those of a program that the probe sees, too: it cannot see what is around it.
-AROUND_A_PROGRAM: Final[tuple[Rule, ...]] = (
+# What lies around a program, and what a run too short for the rest shows all the same.
+AROUND: Final[tuple[Rule, ...]] = (
     too_short_to_judge,
     one_core_confinement,
     oversubscribed,
@@ -61,19 +66,24 @@ AROUND_A_PROGRAM: Final[tuple[Rule, ...]] = (
     memory_pressure,
     gpu_underused,
 )
-RULES: Final[tuple[Rule, ...]] = (
-    *AROUND_A_PROGRAM,
+INSIDE: Final[tuple[Rule, ...]] = (
+    startup_bound,
+    interpreter_lock,
+    python_input,
+    batch_thread,
+    input_io,
+    too_few_workers,
+    worker_overhead,
+    dense_optimizer,
     unequal_ranks,
     sync_bound,
-    dense_optimizer,
-    worker_overhead,
-    python_input,
-    input_io,
     evaluation_bound,
     checkpoint_bound,
-    startup_bound,
+    loop_code,
     serial_step,
+    memory_growth,
 )
+RULES: Final = (*AROUND, *INSIDE)
 # What a cause brings about: the findings that it stands before.
 EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
     "one_core_confinement": frozenset(
@@ -108,7 +118,7 @@ def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagno
 
 
 def diagnose_evidence(evidence: Evidence) -> Diagnosis:
-    findings = ordered(find(evidence), inside=_is_seen_inside(evidence))
+    findings = ordered(find(evidence), inside=evidence.inside is not None)
     first = findings[0] if findings else None
     doubts = [] if first else _doubts(evidence)
     failed = [f"how it would have ended ({evidence.failed})"] if evidence.failed else []
@@ -132,19 +142,30 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
 
 
 def find(evidence: Evidence) -> list[Finding]:
-    """All findings, in no order; of a program that the probe saw, by what it saw."""
-    rules, found = RULES, list[Finding]()
-    if _is_seen_inside(evidence):
-        rules, found = AROUND_A_PROGRAM, rules_program.find(evidence)
-        seen = [each for each in found if each.of == "time"]
-        if seen and too_short_to_judge(evidence):  # a hot line is one whatever the length
-            rules, found = (), seen
-    found = [*(finding for rule in rules if (finding := rule(evidence))), *found]
-    return [replace(f, evidence=(*f.evidence, *_traffic(f, evidence))) for f in found]
+    """All findings, in no order."""
+    inside = find_inside(evidence)
+    seen = [each for each in inside if each.of == "time"]
+    if evidence.inside and seen and too_short_to_judge(evidence):
+        return seen  # a hot line is one however short the run
+    around = [finding for rule in AROUND if (finding := rule(evidence))]
+    return [replace(f, evidence=(*f.evidence, *_traffic(f, evidence))) for f in [*around, *inside]]
 
 
-def _is_seen_inside(evidence: Evidence) -> bool:
-    return any(not each.is_worker for each in evidence.program)
+def find_inside(evidence: Evidence) -> list[Finding]:
+    """Causes that lie in the program itself, in no order."""
+    found = [finding for rule in INSIDE if (finding := rule(evidence))]
+    return [_without_gain(each, evidence) for each in found]
+
+
+def _without_gain(finding: Finding, evidence: Evidence) -> Finding:
+    """The finding itself, unless its share is one of single steps: then with that remark."""
+    steps = evidence.steps_counted
+    few = 0 < steps < thresholds.SHORT_STEPS and evidence.elapsed_s < thresholds.LONG_S
+    if not evidence.inside or not few or finding.gain is None:
+        return finding
+    fact, *others = finding.evidence
+    remark = f"only {pluralize(steps, 'step')} counted, too few to expect a gain"
+    return replace(finding, gain=None, evidence=(f"{fact}; {remark}", *others))
 
 
 def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
@@ -153,7 +174,7 @@ def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
         text = evidence.traffic.describe_files()
     elif evidence.traffic and finding.cause == "sync_bound":
         nodes = len({rank.node for rank in evidence.ranks})
-        sync = evidence.phases.get("sync", finding.share)
+        sync = evidence.of_steps.get("sync", finding.share)
         text = evidence.traffic.describe_exchange(nodes, sync)
     return [text] if text else []
 
@@ -208,7 +229,7 @@ def missing_records(evidence: Evidence) -> list[str]:
     if len(evidence.ranks) < evidence.world_size:
         absent = pluralize(evidence.world_size - len(evidence.ranks), "rank")
         missing.append(f"the record of {absent}")
-    if not evidence.phases and not evidence.program:
+    if not evidence.of_steps and not evidence.program:
         missing.append("phases of a step (a command can report them, see docs/any-program.md)")
     if evidence.others_cores is None:
         missing.append("the node's series, and so the neighbours' load")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
 from hpcncf.collect.resource_columns import IDLE_MIB_S
 from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.facts import Loader, RankTimes, Startup, Tables
+from hpcncf_analysis.diagnosis.program_facts import Program
+from hpcncf_analysis.diagnosis.source_lines import Place
 from hpcncf_analysis.formatting import format_number, format_percent
 
 Cause = Literal[
@@ -49,26 +52,6 @@ class Gain:
     high: float
     what: Literal["instances_per_s", "core_hours"] = "instances_per_s"
     """`instances_per_s` grows by the factor; `core_hours`, of the same work, shrink to it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of the user's program that a cause lies in."""
-
-    file: str
-    line: int
-    function: str
-    share: float
-    """Of the program's time after start-up, with all that the line called."""
-    source: str | None = None
-    """The line's text; None if the file cannot be read, or has changed since."""
-    advice: str | None = None
-    """What `hpcncf lint` says of that line."""
-
-    @property
-    def name(self) -> str:
-        """`train.py:88 sample_negatives`."""
-        return f"{Path(self.file).name}:{self.line} {self.function}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -127,27 +110,6 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class RankTimes:
-    """One rank's share of the work, in seconds of its counted steps."""
-
-    rank: int
-    node: str
-    steps_s: float | None = None
-    """All phases together."""
-    sync_s: float | None = None
-    instances: int | None = None
-    cpu_s: float | None = None
-    """CPU seconds of its whole life."""
-
-    @property
-    def useful_s(self) -> float | None:
-        """Not waiting for other ranks (POP's useful time, input included)."""
-        if self.steps_s is None or self.sync_s is None:
-            return None
-        return self.steps_s - self.sync_s
-
-
-@dataclass(frozen=True)
 class Gpus:
     """Means over a run's GPUs."""
 
@@ -159,6 +121,9 @@ class Gpus:
     training: bool = False
     """Whether it covers the time in training alone, else the whole run."""
 
+
+# Engines whose step costs what its rows cost.
+OF_ROWS: Final = frozenset({"rowwise", "native"})
 
 # A node's counters: other jobs on a shared node are in them, RDMA is not.
 LIMIT: Final = 0.5
@@ -278,15 +243,40 @@ class Evidence:
     failed: str | None = None
     """How the run ended, where it did not complete."""
 
+    @functools.cached_property
+    def inside(self) -> Program | None:
+        """The program as the probe saw it; None for our own training, and where it saw nothing."""
+        if all(each.is_worker for each in self.program):
+            return None
+        return Program(self.program)
+
     @property
     def steps(self) -> float:
-        """Share of the elapsed time that the steps took; of a command's, all that is recorded."""
+        """Share of the judged time that the steps took. Judged is the elapsed time; of a program
+        that the probe saw, the time after its start-up."""
+        if self.inside:
+            return 1.0
         if self.training_s is None or self.elapsed_s <= 0:
             return 0.0
         return min(1.0, self.training_s / self.elapsed_s)
 
+    @property
+    def steps_counted(self) -> int:
+        return self.inside.steps if self.inside else self.counted_steps or 0
+
+    @property
+    def of_steps(self) -> Mapping[str, float]:
+        """Phase -> share of the steps' time, mean over the ranks, whoever measured it."""
+        return self.inside.shares if self.inside else self.phases
+
     def of_time(self, phase: str) -> float:
-        """A phase's share of the elapsed time; 0 if it is not recorded."""
+        """A phase's share of the judged time; 0 if it is not recorded."""
+        if self.inside:
+            return self.inside.share(phase)
+        if phase == "evaluation":
+            return min(1.0, self.of_elapsed(self.evaluation_s))
+        if phase == "checkpoint":
+            return min(1.0, self.of_elapsed(self.checkpoint_s))
         return self.phases.get(phase, 0.0) * self.steps
 
     def of_elapsed(self, seconds: float | None) -> float:
@@ -294,9 +284,96 @@ class Evidence:
         return (seconds or 0.0) / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def worth(self, share: float) -> bool:
-        """Whether a share of the elapsed time is worth a word: of what came after start-up, which
+        """Whether a share of the judged time is worth a word: of what came after start-up, which
         more of the same training would not repeat; of half of the time at least."""
-        return share >= thresholds.WORTH * max(0.5, 1 - self.of_elapsed(self.startup_s))
+        startup = 0.0 if self.inside else self.of_elapsed(self.startup_s)
+        return share >= thresholds.WORTH * max(0.5, 1 - startup)
+
+    def waiting(self, phase: str) -> float:
+        """Share of a phase in which nobody computed; of a training, it is known of the input."""
+        if self.inside:
+            return self.inside.waiting(phase)
+        share = self.of_time(phase)
+        if phase != "input" or share <= 0:
+            return 0.0
+        return min(share, max(0.0, self.idle - self.phases.get("sync", 0.0))) / share
+
+    def places(self, *phases: str, rank: int | None = None) -> tuple[Place, ...]:
+        """The user's lines of these phases; none where the probe did not look."""
+        return self.inside.places(*phases, rank=rank) if self.inside else ()
+
+    @property
+    def startup(self) -> Startup:
+        """What passed until the first step ended."""
+        if self.inside:
+            return self.inside.startup
+        seconds = own_s = self.startup_s or 0.0
+        if self.others_cores and self.runqueue_s:
+            # Imports, which compute, are as slow beside a neighbour as anything else.
+            own_s *= max(0.0, 1 - self.starved_by_others / self.world_size)
+        return Startup(seconds, own_s, min(1.0, self.of_elapsed(own_s)))
+
+    @property
+    def loader(self) -> Loader | None:
+        """Who makes the batches; None if it is not known, or nobody does."""
+        if self.inside:
+            return self.inside.loader
+        if not self.workers:
+            return None
+        starts = self.of_elapsed(self.first_batch_s)
+        waits = max(0.0, self.of_time("input") - starts)
+        # Threads that make batches spend the rank's own CPU time, which no counter splits.
+        threads = self.training.get("workers") == "thread"
+        known = self.children_s is not None and self.training_s and not threads
+        computed = self.computed_by_workers if known else None
+        costly = computed is not None and self.phases.get("input", 0.0) >= computed
+        return Loader(self.workers, starts, waits, costly, computed, epochs=self.epochs)
+
+    @property
+    def computed_by_workers(self) -> float:
+        """The CPU time of all workers but for their starts, sending included, as a share of the
+        steps: so much would a rank take at most that makes its batches itself."""
+        anew = self.training.get("persistent_workers") is False
+        starts = self.workers * self.world_size * (self.epochs if anew else 1)
+        own_s = max(0.0, (self.children_s or 0.0) - thresholds.WORKER_START_S * starts)
+        return own_s / ((self.training_s or 1.0) * self.world_size)
+
+    @property
+    def tables(self) -> Tables | None:
+        """Tables whose optimizer walks more rows than a step reads; None without, or if an engine
+        or a setting updates read rows only, or needs all."""
+        if self.inside:
+            return self.inside.tables
+        training, rows, read = self.training, self.table_rows, self.rows_per_step
+        by_rows = training.get("engine") in OF_ROWS or training.get("sparse")
+        if not rows or not read or read / rows > thresholds.SPARSE:
+            return None
+        if by_rows or training.get("weight_decay"):
+            return None
+        return Tables(rows, read, optimizer="the optimizer")
+
+    @property
+    def rank_times(self) -> Sequence[RankTimes]:
+        """Each rank's time and work; empty if a rank's are missing."""
+        if not self.inside:
+            return self.ranks
+        reported = {each.rank: each for each in self.ranks}
+        return tuple(
+            replace(each, instances=known.instances, node=known.node)
+            if (known := reported.get(each.rank))
+            else each
+            for each in self.inside.rank_times
+        )
+
+    @property
+    def step_threads(self) -> int | None:
+        """Threads that one rank computes with; None if it is not known."""
+        return self.inside.longest.torch_threads if self.inside else self.threads
+
+    @property
+    def several(self) -> bool:
+        """Whether several ranks train together."""
+        return self.world_size > 1 or bool(self.inside and self.inside.several)
 
     @property
     def used(self) -> float | None:
@@ -327,3 +404,18 @@ class Evidence:
     def idle(self) -> float:
         """Share of a rank's time in which none of its threads computed or wanted to."""
         return 0.0 if self.wanted is None else max(0.0, 1 - self.wanted / self.world_size)
+
+    @property
+    def idle_cores(self) -> float:
+        """Usable cores that neither the run nor a neighbour used."""
+        busy = (self.cores.used or 0.0) + (self.others_cores or 0.0)
+        return max(0.0, (self.cores.usable or 0.0) - busy)
+
+    @property
+    def wanted_by_steps(self) -> float:
+        """Cores that a program would have used without neighbours, by how long its training thread
+        waited for one: the probe's own thread waits, too, and computes little."""
+        used, rank = self.cores.used or 0.0, self.inside.longest if self.inside else None
+        if rank and rank.main_cpu_s and rank.runqueue_s:
+            used *= 1 + rank.runqueue_s / rank.main_cpu_s
+        return min(used, self.wanted or 0.0)

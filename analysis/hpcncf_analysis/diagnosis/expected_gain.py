@@ -73,6 +73,23 @@ SERIAL_LEFT: Final = (0.0, 0.0, 0.3)
 """Of the core-hours that idle beside a serial step, what stays: one core may be slower."""
 
 
+def faster(saved: float) -> float:
+    """By which factor a program gets faster of whose time a share is saved."""
+    return 1 / max(0.05, 1 - saved)
+
+
+def removed(share: float) -> Gain:
+    """All of it removed: the most that a remedy can give."""
+    most = faster(share)
+    return Gain(most, 1.0, most)
+
+
+def reduced(share: float, left: tuple[float, float, float]) -> Gain:
+    """The share of the time reduced to `left` of it: expected, at best, at worst."""
+    expected, best, worst = (faster(share * (1 - part)) for part in left)
+    return Gain(expected, worst, best)
+
+
 def vectorized(evidence: Evidence) -> Gain:
     """L = 0.04 input + (1 - input) / 1.25: beyond Amdahl's bound 1 / (1 - input), for the rest of a
     step finds its data in the caches again, unless the optimiser empties them itself."""
@@ -123,9 +140,9 @@ def _caught_up(evidence: Evidence) -> float:
     return CAUGHT_UP * evidence.table_rows * evidence.epochs / instances
 
 
-def in_process(evidence: Evidence, computed: float) -> Gain:
+def in_process(evidence: Evidence) -> Gain:
     """Batches made by the rank itself: L = what a step takes whose epoch has begun, without its
-    wait, + `computed`, the workers' CPU time as a share of the steps.
+    wait, + the workers' CPU time as a share of the steps, `computed`.
 
     An epoch's first step is dearer by more than its wait where workers are forked for it: the fork
     shares all pages, and the rank copies each anew that it writes to. If steps are too few to
@@ -133,6 +150,7 @@ def in_process(evidence: Evidence, computed: float) -> Gain:
     nothing of it stays.
     """
     waits, running = evidence.phases.get("input", 0.0), 1.0
+    computed = evidence.computed_by_workers
     if evidence.running_step is not None:
         running = evidence.running_step
         waits = max(0.0, waits - (evidence.first_batch_s or 0.0) / (evidence.training_s or 1.0))

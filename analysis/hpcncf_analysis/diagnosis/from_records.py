@@ -28,7 +28,8 @@ from hpcncf.collect.training_columns import (
 )
 from hpcncf.job.spec import Resources, Settings, Training
 from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
-from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, Gpus, RankTimes, Traffic
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, Gpus, Traffic
+from hpcncf_analysis.diagnosis.facts import RankTimes
 
 SECONDS: Final = ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
 FEW: Final = 10

@@ -1,45 +1,26 @@
-"""What the probe saw of a user's own program: shares of its time, its cores, and its hot lines.
+"""What the probe saw of a user's own program, as the facts that rules judge by.
 
 Shares are of the time after start-up, the mean over the ranks.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from hpcncf.errors import HpcncfError
-from hpcncf.lint.python_script import check_python
-from hpcncf.lint.rules import Complaint
-from hpcncf.records.schema import (
-    ProgramProfile,
-    ProgramThread,
-    RecordError,
-    SourceLine,
-    read_regular,
+from hpcncf.records.schema import ProgramProfile, ProgramTable, SourceLine
+from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.facts import PHASES, Loader, RankTimes, Startup, Tables
+from hpcncf_analysis.diagnosis.source_lines import (
+    BRIEF_S,
+    Place,
+    loader_places,
+    places_of,
+    text_of,
 )
-from hpcncf_analysis.diagnosis.evidence import Evidence, Place
 
-PHASES: Final = (
-    "input",
-    "forward",
-    "backward",
-    "optimizer",
-    "sync",
-    "evaluation",
-    "checkpoint",
-    "workers",
-    "loop",
-)
-# The line that itself takes at least this share of its phase is the one to change, else the first
-# of a function whose own lines take HOT together, else the deepest that takes HOT with its calls.
-HOT_ITSELF: Final = 0.3
-HOT: Final = 0.4
-MOST_PLACES: Final = 3
 # Of pairs of looks: 0.49 to 1.0 in six Python loops of benchmarks/corpus, 0.0 to 0.13 in two
 # programs of arrays there.
 INTERPRETS: Final = 0.35
@@ -51,45 +32,140 @@ WRITES: Final = re.compile(
     r"\b(pickle|joblib|json)\.dump\(|fsync|\bsavez?(_compressed|_file|_pretrained)?\(|"
     r"\.to_(csv|parquet|pickle|hdf)\("
 )
-# C code of these lines lets go of the interpreter's lock, and takes samples that were due on the
-# lines before. If those of the function took this much of its own, one of them is the line to
-# change: a comprehension, which repeats, before one that runs once.
-HANDS_OVER: Final = re.compile(
-    r"\b(torch|np|numpy)\.(tensor|as_tensor|from_numpy|stack|array|asarray|\w*Tensor)\(|\.put\("
-)
-ABSORBED: Final = 0.5
-# They come up to 0.1 ms late: of functions that take hardly longer, most fall on that line.
-BRIEF_S: Final = 2e-4
-ABSORBED_IN_BRIEF: Final = 0.15
-REPEATS: Final = re.compile(r"\bfor\b.*\bin\b")
-LARGEST_SOURCE: Final = 1024**2
+# The feed-forward layer of a transformer; tables of 2,000 rows and more are rarely as wide.
+TALL: Final = 4
 
 
 class Program:
     """The ranks of a program together, and one worker of theirs."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
-        self.ranks = [each for each in evidence.program if not each.is_worker]
-        self.workers = [each for each in evidence.program if each.is_worker]
+    def __init__(self, profiles: Iterable[ProgramProfile]) -> None:
+        profiles = list(profiles)
+        self.ranks = [each for each in profiles if not each.is_worker]
+        self.workers = [each for each in profiles if each.is_worker]
         self.steps = max((each.steps for each in self.ranks), default=0)
         self.longest = max(self.ranks, key=lambda each: each.seconds)
 
-    @property
-    def idle_cores(self) -> float:
-        """Usable cores that neither it nor a neighbour used."""
-        cores = self.evidence.cores
-        busy = (cores.used or 0.0) + (self.evidence.others_cores or 0.0)
-        return max(0.0, (cores.usable or 0.0) - busy)
+    @functools.cached_property
+    def shares(self) -> dict[str, float]:
+        """Phase -> share of the time after start-up, the mean over the ranks."""
+        return {
+            phase: sum(share_of(each, phase) for each in self.ranks) / len(self.ranks)
+            for phase in PHASES
+        }
+
+    def share(self, phase: str) -> float:
+        return self.shares.get(phase, 0.0)
+
+    def waiting(self, phase: str) -> float:
+        """Share of a phase in which the training thread waited, the mean over the ranks."""
+        parts = [each.phases[phase] for each in self.ranks if phase in each.phases]
+        seconds = sum(part.seconds for part in parts)
+        waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
+        return waited / seconds if seconds > 0 else 0.0
+
+    def places(self, *phases: str, rank: int | None = None) -> tuple[Place, ...]:
+        """The user's lines of these phases, the hottest first; of one rank, by its own shares."""
+        profile = next((each for each in self.ranks if each.rank == rank), self.longest)
+        found = list[Place]()
+        for phase in phases:
+            lines = [each for each in profile.lines if each.phase == phase]
+            brief = phase == "input" and _is_brief(seconds_in(profile, phase), profile)
+            found += places_of(lines, self.share(phase) if rank is None else 1.0, brief)
+        return tuple(found)
 
     @property
-    def wanted(self) -> float:
-        """Cores that it would have used without neighbours, by how long its training thread waited
-        for one: the probe's own thread waits, too, and computes little."""
-        used, rank = self.evidence.cores.used or 0.0, self.longest
-        if rank.main_cpu_s and rank.runqueue_s:
-            used *= 1 + rank.runqueue_s / rank.main_cpu_s
-        return min(used, self.evidence.wanted or 0.0)
+    def several(self) -> bool:
+        """Whether its processes are ranks: those of a pool (joblib) do not wait for each other."""
+        return self.longest.ranks > 1
+
+    @property
+    def rank_times(self) -> tuple[RankTimes, ...]:
+        """Of each rank; empty if not all were seen."""
+        if len(self.ranks) < self.longest.ranks:
+            return ()
+        return tuple(
+            RankTimes(
+                rank=each.rank,
+                node="",
+                steps_s=each.seconds if each.seconds > 0 else None,
+                sync_s=seconds_in(each, "sync") if each.seconds > 0 else None,
+                runqueue_s=each.runqueue_s or 0.0,
+                phases={phase: seconds_in(each, phase) for phase in PHASES},
+                samples=each.samples,
+                batches=each.batches,
+                steps=each.steps,
+            )
+            for each in self.ranks
+        )
+
+    @property
+    def startup(self) -> Startup:
+        """Of the rank whose first step came last."""
+        rank = max(self.ranks, key=lambda each: each.startup_s)
+        own_s = max(0.0, rank.startup_s - rank.startup_runqueue_s)
+        whole_s = rank.elapsed_s - rank.startup_runqueue_s - (rank.runqueue_s or 0.0)
+        share = min(1.0, own_s / whole_s) if whole_s > 0 else 0.0
+        imports = 0.0
+        if rank.startup_s > 0:
+            worked = _worked_in_imports(rank.startup_lines)
+            imports = max(0.0, rank.imports_s / rank.startup_s - worked)
+        places = tuple(places_of(rank.startup_lines, share))
+        return Startup(rank.startup_s, own_s, share, imports, places)
+
+    @property
+    def loader(self) -> Loader | None:
+        """The one of most batches that trains; None if there is none."""
+        trains = [each for each in self.longest.loaders if not each.evaluates]
+        loader = max(trains, key=lambda each: each.batches, default=None)
+        starts, waits = self.share("workers"), self.share("input")
+        if loader is None:
+            return Loader(0, starts, waits, False) if starts else None
+        shares = [each.worker_busy for each in self.workers if each.worker_busy is not None]
+        busy = shares[0] if shares else None
+        places = list[Place]()
+        if self.workers:
+            worker = self.workers[0]
+            brief = _is_brief(loader.workers * (worker.main_cpu_s or 0.0), self.longest)
+            places = places_of(worker.lines, min(1.0, starts + waits), brief)
+        return Loader(
+            workers=loader.workers,
+            starts=starts,
+            waits=waits,
+            is_costly=loader.workers > 0 and (busy is None or busy < 0.5),
+            busy=busy,
+            epochs=loader.epochs,
+            persistent=loader.persistent,
+            places=tuple(places),
+            made_at=tuple(loader_places(self.longest.lines, min(1.0, starts + waits))),
+        )
+
+    @property
+    def sparse_tables(self) -> list[ProgramTable]:
+        """Embedding tables of which a step reads few rows. Rows of a linear layer have no gradient
+        if its units are dead: such a layer is seldom taller than TALL times its width."""
+        return [
+            each
+            for each in self.longest.tables
+            if each.touched is not None
+            and each.touched < thresholds.SPARSE * each.rows
+            and each.rows > TALL * each.width
+        ]
+
+    @property
+    def tables(self) -> Tables | None:
+        """Those of `sparse_tables` together."""
+        few, rank = self.sparse_tables, self.longest
+        if not few or not rank.parameters:
+            return None
+        return Tables(
+            rows=sum(each.rows for each in few),
+            touched=sum(each.touched or 0 for each in few),
+            of_parameters=sum(each.rows * each.width for each in few) / rank.parameters,
+            numbers=max(each.rows * each.width for each in few),
+            fused=rank.fused,
+            optimizer=rank.optimizer,
+        )
 
     @property
     def spinning(self) -> float:
@@ -120,32 +196,6 @@ class Program:
         """Whether a program without steps makes one operation on large arrays after the other."""
         moved = self.longest.moved
         return moved is not None and moved < COMPUTES
-
-    @property
-    def several(self) -> bool:
-        """Whether its processes are ranks: those of a pool (joblib) do not wait for each other."""
-        return self.evidence.world_size > 1 or self.longest.ranks > 1
-
-    def share(self, phase: str) -> float:
-        """Of the time after start-up, the mean over the ranks."""
-        return sum(share_of(each, phase) for each in self.ranks) / len(self.ranks)
-
-    def waiting(self, phase: str) -> float:
-        """Share of a phase in which the training thread waited, the mean over the ranks."""
-        parts = [each.phases[phase] for each in self.ranks if phase in each.phases]
-        seconds = sum(part.seconds for part in parts)
-        waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
-        return waited / seconds if seconds > 0 else 0.0
-
-    def places(self, *phases: str, rank: ProgramProfile | None = None) -> tuple[Place, ...]:
-        """The user's lines of these phases, the hottest first."""
-        profile = rank or self.longest
-        found = list[Place]()
-        for phase in phases:
-            lines = [each for each in profile.lines if each.phase == phase]
-            brief = phase == "input" and is_brief(seconds_in(profile, phase), profile)
-            found += places_of(lines, self.share(phase) if rank is None else 1.0, brief)
-        return tuple(found)
 
     @functools.cached_property
     def written(self) -> list[SourceLine]:
@@ -189,7 +239,7 @@ def share_of(profile: ProgramProfile, phase: str) -> float:
     return seconds_in(profile, phase) / profile.seconds if profile.seconds else 0.0
 
 
-def is_brief(seconds: float, profile: ProgramProfile) -> bool:
+def _is_brief(seconds: float, profile: ProgramProfile) -> bool:
     """Whether making one sample takes too short to separate its lines by samples."""
     return seconds < BRIEF_S * (profile.samples or 0)
 
@@ -202,145 +252,19 @@ def _library_cpu_s(rank: ProgramProfile) -> float:
     return max(0.0, rank.cpu_s - python_s)
 
 
-def places_of(lines: Sequence[SourceLine], share: float, brief: bool = False) -> list[Place]:
-    """The hot line, one inside the phase if there is any, then those that take most themselves."""
-    first = None
-    for side in ([each for each in lines if not each.outside], lines):
-        first = max(side, key=lambda each: each.own_share, default=None)
-        if first is None or first.own_share < HOT_ITSELF:
-            hot = [each for each in side if each.share >= HOT]
-            first = _of_hot_function(side) or max(
-                hot, key=lambda each: (each.depth, each.share), default=None
-            )
-        if first is not None:
-            break
-    others = [each for each in lines if each.own_share >= 0.05]
-    others.sort(key=lambda each: -each.own_share)
-    first = first or (others[0] if others else None)
-    if first is not None:
-        first = _before_hand_over(first, lines, ABSORBED_IN_BRIEF if brief else ABSORBED)
-    chosen = [*([first] if first else []), *(each for each in others if each is not first)]
-    return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
-
-
-def _of_hot_function(lines: Sequence[SourceLine]) -> SourceLine | None:
-    """The line that takes most itself of a function whose lines together take HOT themselves."""
-    own: dict[tuple[str, str], list[SourceLine]] = {}
-    for each in lines:
-        own.setdefault((each.file, each.function), []).append(each)
-    hot = max(own.values(), key=lambda of: sum(each.own_share for each in of), default=[])
-    if sum(each.own_share for each in hot) < HOT:
-        return None
-    return max(hot, key=lambda each: each.own_share)
-
-
-def _before_hand_over(
-    first: SourceLine, lines: Sequence[SourceLine], absorbed: float
-) -> SourceLine:
-    """The line itself, or the one whose samples it took."""
-    if not HANDS_OVER.search(text_of(first)):
-        return first
-    before = [
-        each
-        for each in lines
-        if (each.file, each.function) == (first.file, first.function)
-        and not HANDS_OVER.search(text_of(each))
-    ]
-    if sum(each.own_share for each in before) < absorbed * first.own_share:
-        return first
-    return max(
-        before, key=lambda each: each.own_share * (4 if REPEATS.search(text_of(each)) else 1)
+def _worked_in_imports(lines: Sequence[SourceLine]) -> float:
+    """Share of the start-up in which modules of the user's own compute while they are imported."""
+    main = {each.file for each in lines if each.depth == 0}
+    modules = [each for each in lines if each.function == "<module>" and each.file not in main]
+    # A comprehension is called by the line around it.
+    outermost = {
+        file: min(each.depth for each in modules if each.file == file)
+        for file in {each.file for each in modules}
+    }
+    return sum(
+        each.share
+        for each in modules
+        if each.depth == outermost[each.file]
+        and (text := text_of(each))
+        and not text.startswith(("import ", "from "))
     )
-
-
-def text_of(line: SourceLine) -> str:
-    """The line's text; empty if the file is not there."""
-    text, _ = _source(line.file)
-    return text[line.line - 1].strip() if 0 < line.line <= len(text) else ""
-
-
-def place(line: SourceLine, share: float = 1.0) -> Place:
-    """A line with its text and its lint, if the file is there."""
-    _, complaints = _source(line.file)
-    return Place(
-        file=line.file,
-        line=line.line,
-        function=line.function,
-        share=line.share * share,
-        source=text_of(line) or None,
-        advice=complaints[line.line].message if line.line in complaints else None,
-    )
-
-
-def line_of_thread(thread: ProgramThread) -> SourceLine:
-    """Where it was found most often; only for a thread that was found in the user's code."""
-    assert thread.file is not None
-    assert thread.line is not None
-    found = [
-        SourceLine(
-            phase="threads",
-            file=thread.file,
-            line=line,
-            function=thread.function,
-            share=1.0,
-            own_share=1.0,
-            depth=0,
-        )
-        for line in (thread.line, *thread.also)
-    ]
-    # Threads that take turns keep the lock for 5 ms, or until C code lets go of it.
-    return _before_hand_over(found[0], found, ABSORBED)
-
-
-def loader_places(lines: Iterable[SourceLine], share: float) -> list[Place]:
-    """Where the DataLoader with workers is made, if a file of these lines has one such call."""
-    for file in dict.fromkeys(each.file for each in lines):
-        if call := _loader_with_workers(file):
-            line, name = call
-            return [Place(file, line, name, share, _source(file)[0][line - 1].strip())]
-    return []
-
-
-@functools.lru_cache(maxsize=64)
-def _loader_with_workers(file: str) -> tuple[int, str] | None:
-    """The line and the name of the only call with workers."""
-    try:
-        tree = ast.parse("\n".join(_source(file)[0]))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and any(
-            word.arg == "num_workers" and getattr(word.value, "value", None) != 0
-            for word in node.keywords
-        )
-    ]
-    return (calls[0].lineno, ast.unparse(calls[0].func)) if len(calls) == 1 else None
-
-
-def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[Place, ...]:
-    found = list[Place]()
-    for file in dict.fromkeys(each.file for each in lines):
-        text, complaints = _source(file)
-        found += [
-            Place(file, number, "", 0.0, text[number - 1].strip(), complaint.message)
-            for number, complaint in complaints.items()
-            if complaint.rule == "kept-graph"
-        ]
-    return tuple(found[:MOST_PLACES])
-
-
-@functools.lru_cache(maxsize=64)
-def _source(file: str) -> tuple[list[str], Mapping[int, Complaint]]:
-    """Lines of the file, and line -> complaint."""
-    try:
-        text = read_regular(Path(file), LARGEST_SOURCE).decode("utf-8", "replace")
-    except (OSError, ValueError, RecordError):  # ValueError: a null character in the name
-        return [], {}
-    try:
-        complaints = {each.line: each for each in check_python(text)}
-    except HpcncfError:
-        complaints = {}
-    return text.splitlines(), complaints

@@ -9,9 +9,11 @@ from typing import Final
 
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
+from hpcncf_analysis.diagnosis.expected_gain import faster
+from hpcncf_analysis.diagnosis.facts import PHASES
 from hpcncf_analysis.diagnosis.format import disturbance
-from hpcncf_analysis.diagnosis.program_facts import PHASES, Program
-from hpcncf_analysis.diagnosis.rules_program import LONG_STEP_S, faster
+from hpcncf_analysis.diagnosis.program_facts import Program
+from hpcncf_analysis.diagnosis.rules_step import LONG_STEP_S
 from hpcncf_analysis.formatting import THIN, format_cores, format_duration, format_number
 
 WIDTH: Final = 80
@@ -58,13 +60,14 @@ CAUSES: Final = {
 
 def lines(evidence: Evidence, diagnosis: Diagnosis) -> list[str]:
     """Whether it was disturbed, `Where the time goes`, the causes, and the cores to ask for."""
-    program = Program(evidence)
+    program = evidence.inside
+    assert program is not None
     disturbed = disturbance(diagnosis)
     text = [
         *(_wrap(f"{disturbed}.", "Disturbed ") if disturbed else ()),
         *_where(program),
         *_causes(diagnosis),
-        *_ask(diagnosis, program),
+        *_ask(diagnosis, evidence, program),
     ]
     return [line.replace(THIN, " ") for line in text]
 
@@ -198,8 +201,8 @@ def _gain(finding: Finding, before: Sequence[Finding], beside: str) -> str:
     return f"{text}."
 
 
-def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
-    cores = program.evidence.cores
+def _ask(diagnosis: Diagnosis, evidence: Evidence, program: Program) -> list[str]:
+    cores = evidence.cores
     if cores.used is None or cores.allocated is None or diagnosis.verdict == "unknown":
         return []
     first, library = diagnosis.primary, 0.0 if program.steps else program.library_cores
@@ -219,15 +222,15 @@ def _ask(diagnosis: Diagnosis, program: Program) -> list[str]:
             f", {format_cores(library)} of it by threads of a library such as BLAS, which may only "
             "wait: compare with hpcncf run --with threads=1"
         )
-    if need > 1 and _may_fit_one_core(program):
+    if need > 1 and _may_fit_one_core(evidence, program):
         text += "; for steps this short one may be as fast: hpcncf tune"
     return _wrap(f"{text})", "Ask for   ")
 
 
-def _may_fit_one_core(program: Program) -> bool:
+def _may_fit_one_core(evidence: Evidence, program: Program) -> bool:
     """Whether all but torch's threads fit one core, in steps too short to gain much by those."""
-    rank, used = program.longest, program.evidence.cores.used or 0.0
-    is_alone = not program.several and len(program.ranks) == 1 and not rank.gpu_busy
+    rank, used = program.longest, evidence.cores.used or 0.0
+    is_alone = not evidence.several and len(program.ranks) == 1 and not rank.gpu_busy
     is_short = 0 < rank.seconds < LONG_STEP_S * rank.steps
     return is_alone and is_short and used - program.library_cores <= 1 + SOME_CORES
 

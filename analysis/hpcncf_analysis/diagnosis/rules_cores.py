@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
-from hpcncf_analysis.diagnosis.expected_gain import SERIAL_LEFT, applied, fewer_core_hours
+from hpcncf_analysis.diagnosis.expected_gain import applied
 from hpcncf_analysis.formatting import format_cores, format_mebibytes, format_percent
 
 
@@ -59,13 +57,14 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
     if not evidence.worth(share):
         return None
     number = "GPU" if gpus.number == 1 else f"{gpus.number} GPUs, on average,"
-    waits = evidence.phases.get("input", 0.0)
-    if not evidence.phases:
+    waits = evidence.of_steps.get("input", 0.0)
+    if not evidence.of_steps:
         why = "the record has no phases: whether it waits for input or for launches is not known"
         remedy = "Have the program report its phases (docs/any-program.md) to know what for."
     elif waits >= thresholds.GPU_INPUT:
         why = f"input-bound: {format_percent(waits)} of a step waits for the next batch"
-        remedy = "Make batches faster than the GPU takes them: training.loader vectorized."
+        remedy = "Make batches faster than the GPU takes them"
+        remedy += ": training.loader vectorized." if evidence.trained else "."
     else:
         why = (
             f"launch-bound: only {format_percent(waits)} of a step waits for input, the rest is on "
@@ -206,44 +205,3 @@ def _fewer_threads(evidence: Evidence, free: float) -> str:
         return ""
     fewer = max(1, int(free / len(ranks)))
     return f" Beside others it may be faster with fewer threads: hpcncf run --with threads={fewer}."
-
-
-def serial_step(evidence: Evidence) -> Finding | None:
-    """One thread computes all the time, and the other cores that could be used idle."""
-    usable, share = evidence.cores.usable, _serial(evidence)
-    if usable is None or share < thresholds.WORTH:
-        return None
-    changes, ranks = _one_core(evidence), evidence.world_size
-    while_training = " while it trained" if evidence.used_in_training is not None else ""
-    used = f"{format_cores(evidence.wanted)} of {format_cores(usable)} usable cores"
-    lines = [f"{used} in use or wanted{while_training}"]
-    if evidence.threads is not None:
-        lines.append(f"it computes with {pluralize(evidence.threads, 'thread')} per rank")
-    remedy = "Ask for one core per rank: a step this small does not spread over more."
-    if evidence.threads == 1:
-        remedy = "Ask for one core per rank, or set training.threads to auto where steps are large."
-    gain = fewer_core_hours(1 - ranks / usable, SERIAL_LEFT) if changes else None
-    return Finding("serial_step", share, "cores", tuple(lines), remedy, changes, gain)
-
-
-def _serial(evidence: Evidence) -> float:
-    """Share of the usable cores that idle beside one that does not, without those that idle because
-    one thread makes the input; 0 if every rank waits."""
-    usable, used, ranks = evidence.cores.usable, evidence.wanted, evidence.world_size
-    if not usable or used is None or usable / ranks < 1 + thresholds.CONFINED_CORES:
-        return 0.0
-    if used < thresholds.ONE_THREAD * ranks:
-        return 0.0
-    return 1 - used / usable - evidence.phases.get("input", 0.0) * (1 - ranks / usable)
-
-
-def _one_core(evidence: Evidence) -> dict[str, Any]:
-    """Settings with one core per rank and no more threads than that, if each rank uses about one.
-    With workers it is not known which process used it."""
-    few = (evidence.wanted or 0.0) < thresholds.RUNNABLE * evidence.world_size
-    shrinks = evidence.trained and evidence.resources.get("cpus_per_task", 1) > 1
-    if not (few and shrinks) or evidence.workers:
-        return {}
-    asked = evidence.training.get("threads")
-    threads = applied(evidence, threads="auto") if isinstance(asked, int) and asked > 1 else {}
-    return {"resources.cpus_per_task": 1, **threads}

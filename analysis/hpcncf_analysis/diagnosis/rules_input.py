@@ -1,12 +1,35 @@
-"""Rules on input: samples made in Python, slow files, DataLoader workers."""
+"""Rules on input: samples made in Python, slow files, DataLoader workers.
+
+Steps that wait for their batches have one of four causes, by who makes these and how.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from hpcncf.lint.rules import DRAW_NEGATIVES
 from hpcncf_analysis.configurations import pluralize
-from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
-from hpcncf_analysis.diagnosis.expected_gain import applied, in_process, vectorized
-from hpcncf_analysis.formatting import format_percent
+from hpcncf_analysis.diagnosis import expected_gain, thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain
+from hpcncf_analysis.diagnosis.expected_gain import applied, faster, in_process, reduced, removed
+from hpcncf_analysis.diagnosis.facts import Loader
+from hpcncf_analysis.diagnosis.source_lines import Place
+from hpcncf_analysis.formatting import format_cores, format_percent
+
+# Lines that unpack a sample, which no array operation does for a whole batch.
+UNPACKS: Final = re.compile(
+    r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
+    r"\b(load|open|imread|read\w*)\(|\bre\.(find|split|sub)|strptime"
+)
+NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in |\bwhile \w+ in ")
+# Cores that must idle for one more worker to run on.
+ROOM: Final = 0.7
+KEEP_WORKERS: Final = (
+    "Keep the workers (hpcncf run --with persistent_workers), or make the batches in the main "
+    "process (--with workers=0)."
+)
 
 
 def python_input(evidence: Evidence) -> Finding | None:
@@ -14,110 +37,195 @@ def python_input(evidence: Evidence) -> Finding | None:
 
     Our own training's loader is known; a command's input that computes is taken for one.
     """
-    share = evidence.of_time("input") - waiting(evidence)
-    own = evidence.trained
-    one_by_one = not own or evidence.training.get("loader") == "per_sample"
-    if not evidence.worth(share) or not one_by_one or pays_less(evidence):
+    share, loader = _share(evidence), evidence.loader
+    one_by_one = not evidence.trained or evidence.training.get("loader") == "per_sample"
+    if not evidence.worth(share) or not one_by_one or _waits(evidence) > 0.5:
         return None
-    waits = f"{format_percent(evidence.phases['input'])} of a step waits for the next batch"
-    workers = pluralize(evidence.workers, "worker")
+    if loader and (loader.is_costly or _helps(evidence, loader)):
+        return None
+    facts = [f"{format_percent(share)} of the time the training thread is in its data loader"]
+    if loader and loader.workers:
+        facts = _facts_of_workers(loader, share)
+    else:
+        facts[0] += f", which computes for {format_percent(1 - _waits(evidence))} of that"
+    if evidence.trained:
+        workers = pluralize(evidence.workers, "worker")
+        facts.append(f"training.loader is per_sample, with {workers}")
+        remedy = "Make whole batches at once with tensor or array operations: training.loader "
+        remedy += "vectorized."
+        changes = applied(evidence, loader="vectorized")
+        gain = expected_gain.vectorized(evidence)
+        return Finding("python_input", share, "time", tuple(facts), remedy, changes, gain)
+    if loader and loader.workers:
+        remedy = "Make whole batches at once with array operations (`__getitems__`): all cores are "
+        remedy += "busy, so more workers will not help."
+        places: Sequence[Place] = loader.places
+        most = removed(share)
+    else:
+        places = evidence.places("input")
+        remedy, most = _remedy_by_line(evidence, share, places)
     return Finding(
         "python_input",
         share,
         "time",
-        (
-            f"{waits}, while a CPU computes",
-            *([f"training.loader is per_sample, with {workers}"] if own else []),
-        ),
-        "Make whole batches at once with tensor or array operations"
-        + (": training.loader vectorized." if own else "."),
-        applied(evidence, loader="vectorized"),
-        vectorized(evidence) if own else None,
+        tuple(facts),
+        remedy,
+        gain=most if evidence.inside else None,
+        places=tuple(places),
     )
 
 
-def waiting(evidence: Evidence) -> float:
-    """Share of the elapsed time in which the input neither arrives nor is computed by anybody."""
-    return min(
-        evidence.of_time("input"), max(0.0, evidence.idle - evidence.phases.get("sync", 0.0))
-    )
+def _share(evidence: Evidence) -> float:
+    """What slow batches cost: the waits for them, and for workers that are new."""
+    loader = evidence.loader
+    if evidence.inside and loader and loader.workers and evidence.worth(loader.waits):
+        return min(1.0, loader.waits + loader.starts)
+    return evidence.of_time("input")
+
+
+def _waits(evidence: Evidence) -> float:
+    """Share of the input in which nobody computes; what a program's workers do meanwhile is
+    seen in a worker."""
+    loader = evidence.loader
+    if evidence.inside and loader and loader.workers:
+        return 0.0
+    return evidence.waiting("input")
+
+
+def _helps(evidence: Evidence, loader: Loader) -> bool:
+    """Whether one more worker would find work and a core."""
+    return loader.workers > 0 and loader.busy is not None and evidence.idle_cores >= ROOM
+
+
+def _facts_of_workers(loader: Loader, share: float) -> list[str]:
+    facts = [
+        f"{format_percent(share)} of the time the training thread waits for "
+        f"{pluralize(loader.workers, 'loader worker')}"
+    ]
+    if loader.busy is not None:
+        facts.append(f"a worker is busy for {format_percent(loader.busy)} of its time")
+    return facts
+
+
+def _remedy_by_line(evidence: Evidence, share: float, places: Sequence[Place]) -> tuple[str, Gain]:
+    """What to change, by what the hot lines do, and the gain to expect of it."""
+    text = " ".join(f"{each.function} {each.source or ''}" for each in places[:1]).lower()
+    idle = int(evidence.idle_cores + 0.3)
+    if UNPACKS.search(text):
+        once = "Do it once and keep the arrays (numpy.save, Parquet)"
+        if idle < 1:
+            return f"{once}.", removed(share)
+        # As many batches at a time as there are idle cores, beside the steps.
+        most = 1 / max(1 - share, share / idle, 0.05)
+        workers = (
+            f"num_workers={idle}, for {pluralize(idle, 'core')} {'is' if idle == 1 else 'are'}"
+        )
+        return f"{once}, or read in DataLoader workers ({workers} idle).", Gain(
+            max(1.0, 0.8 * most), 1.0, max(1.0, most, faster(share))
+        )
+    remedy = "Make whole batches at once by array operations: hpcncf.remedies.BatchLoader."
+    if NEGATIVES.search(text):
+        remedy = f"{DRAW_NEGATIVES}."
+    return remedy, reduced(share, expected_gain.VECTORIZED)
 
 
 def input_io(evidence: Evidence) -> Finding | None:
     """The steps, or a command of which no phase is known, wait for files."""
-    share = waiting(evidence)
-    if not evidence.worth(share) and not evidence.phases:
+    waits = _waits(evidence)
+    share = _share(evidence) if waits > 0.5 else 0.0
+    if not evidence.worth(share) and not evidence.of_steps:
         waited_s = evidence.blocked_s if evidence.iowait_s is None else evidence.iowait_s
         share = min(evidence.of_elapsed(waited_s) / evidence.world_size, evidence.idle, 1.0)
     if not evidence.worth(share):
         return None
-    lines = []
-    if "input" in evidence.phases:
-        waits = format_percent(evidence.phases["input"])
-        lines.append(f"{waits} of a step waits for the next batch")
-    lines.append(f"no CPU of the run computes for {format_percent(share)} of the time meanwhile")
+    facts = []
+    if evidence.of_steps:
+        facts.append(
+            f"{format_percent(share)} of the time the training thread is in its data loader, "
+            f"which waits for {format_percent(waits)} of that"
+        )
+    else:
+        facts.append(f"no CPU of the run computes for {format_percent(share)} of the time")
     if evidence.iowait_s:
-        lines.append(f"its threads waited {evidence.iowait_s:.0f} s for disks")
+        facts.append(f"its threads waited {evidence.iowait_s:.0f} s for disks")
     if evidence.read_mib:
-        lines.append(f"{evidence.read_mib:,.0f} MiB were read from storage")
+        facts.append(f"{evidence.read_mib:,.0f} MiB were read from storage")
     if evidence.major_faults:
-        lines.append(f"{evidence.major_faults:,} page faults read from a disk")
+        facts.append(f"{evidence.major_faults:,} page faults read from a disk")
     return Finding(
         "input_io",
         share,
         "time",
-        tuple(lines),
-        "Read from a faster place (node-local disk or memory), in larger pieces, or ahead of need "
-        "by workers.",
+        tuple(facts),
+        "Read ahead with DataLoader workers, from a faster place (node-local disk or memory), in "
+        "larger pieces.",
+        gain=removed(share) if evidence.inside else None,
+        places=evidence.places("input"),
+    )
+
+
+def too_few_workers(evidence: Evidence) -> Finding | None:
+    """Busy workers make the steps wait while cores idle."""
+    share, loader = _share(evidence), evidence.loader
+    if not loader or not loader.workers or not evidence.worth(evidence.of_time("input")):
+        return None
+    if loader.is_costly or not _helps(evidence, loader):
+        return None
+    idle = evidence.idle_cores
+    more = loader.workers + max(1, int(idle + 0.3))
+    most = min(more / loader.workers, faster(share))
+    return Finding(
+        "too_few_workers",
+        share,
+        "time",
+        (*_facts_of_workers(loader, share), f"{format_cores(idle)} usable cores are idle"),
+        f"Use more workers (hpcncf run --with workers={more}), or make a sample cheaper.",
+        gain=Gain(most, 1.0, most),
+        places=loader.places,
     )
 
 
 def worker_overhead(evidence: Evidence) -> Finding | None:
     """DataLoader workers that cost more than they bring: the steps wait for their batches longer
     than making them would take, or an epoch for its workers to start."""
-    waits = evidence.of_time("input") if pays_less(evidence) else 0.0
-    starts = evidence.of_elapsed(evidence.first_batch_s) if evidence.workers else 0.0
-    share = max(waits, starts)
-    if not evidence.worth(share):
+    loader = evidence.loader
+    if loader is None:
         return None
-    lines = [f"{pluralize(evidence.workers, 'worker')} per rank"]
-    if waits >= starts:
-        waited, computed = map(format_percent, (evidence.phases["input"], _computed(evidence)))
-        lines.append(
-            f"{waited} of the steps' time waits for their batches, making them would take "
-            f"{computed} at most"
+    input_is_worth = evidence.worth(evidence.of_time("input"))
+    share = loader.starts
+    if loader.is_costly or (evidence.inside and not input_is_worth):
+        share += loader.waits
+    few_starts = loader.starts < thresholds.WORTH / 2
+    if not evidence.worth(share) or (few_starts and not (loader.is_costly and input_is_worth)):
+        return None
+    facts = _facts_of_workers(loader, share)
+    if loader.computed is not None and loader.is_costly:
+        computed = format_percent(loader.computed)
+        facts.append(f"making their batches would take {computed} of the steps' time at most")
+    if evidence.worth(loader.starts):
+        facts.append(
+            f"{format_percent(loader.starts)} of the time workers start and stop, and epochs wait "
+            "for their first batch"
         )
-    if evidence.worth(starts):
-        lines.append(f"{format_percent(starts)} of the time epochs wait for their first batch")
-    known = evidence.trained and evidence.children_s is not None
+    changes, gain = applied(evidence, num_workers=0), None
+    remedy = (
+        "Make the batches in the main process (hpcncf run --with workers=0), or send larger ones."
+    )
+    if evidence.trained:
+        remedy = "Make the batches in the rank's own process: num_workers 0, or training.loader "
+        remedy += "vectorized."
+        if evidence.children_s is not None:
+            gain = in_process(evidence)
+    elif (loader.epochs > 2 and not loader.persistent) or not loader.is_costly:
+        facts.append(f"they are started again for each of {loader.epochs} epochs")
+        remedy = KEEP_WORKERS
     return Finding(
         "worker_overhead",
         share,
         "time",
-        tuple(lines),
-        "Make the batches in the rank's own process: num_workers 0"
-        + (", or training.loader vectorized." if evidence.trained else "."),
-        applied(evidence, num_workers=0),
-        in_process(evidence, _computed(evidence)) if known else None,
+        tuple(facts),
+        remedy,
+        changes,
+        gain if evidence.trained else removed(share),
+        (*loader.made_at, *loader.places, *evidence.places("workers"))[:3],
     )
-
-
-def pays_less(evidence: Evidence) -> bool:
-    """Whether the rank would have waited less by making the batches itself."""
-    if not evidence.workers or evidence.children_s is None or not evidence.training_s:
-        return False
-    # Threads that make batches spend the rank's own CPU time, which no counter splits.
-    if evidence.training.get("workers") == "thread":
-        return False
-    return evidence.phases.get("input", 0.0) >= _computed(evidence)
-
-
-def _computed(evidence: Evidence) -> float:
-    """The CPU time of all workers but for their starts, sending included, as a share of the steps:
-    so much would a rank take at most that makes its batches itself."""
-    if not evidence.training_s:
-        return 0.0
-    anew = evidence.training.get("persistent_workers") is False
-    starts = evidence.workers * evidence.world_size * (evidence.epochs if anew else 1)
-    own_s = max(0.0, (evidence.children_s or 0.0) - thresholds.WORKER_START_S * starts)
-    return own_s / (evidence.training_s * evidence.world_size)

@@ -13,7 +13,9 @@ from typing import Any
 
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
-from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows
+from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows, removed
+from hpcncf_analysis.diagnosis.facts import RankTimes
+from hpcncf_analysis.diagnosis.source_lines import MOST_PLACES
 from hpcncf_analysis.formatting import format_cores, format_number, format_percent
 
 
@@ -53,37 +55,59 @@ def has_more_work(found: Balance, work: Sequence[int | None]) -> bool:
 
 
 def _balance(evidence: Evidence) -> Balance | None:
-    steps_s = max((rank.steps_s or 0.0 for rank in evidence.ranks), default=0.0)
-    return balance([rank.useful_s for rank in evidence.ranks], steps_s)
+    ranks = evidence.rank_times
+    whole_s = max((rank.steps_s or 0.0 for rank in ranks), default=0.0)
+    return balance([rank.useful_s for rank in ranks], whole_s) if evidence.several else None
+
+
+def _late(evidence: Evidence) -> Balance | None:
+    """How the ranks compare, if the others wait for one long enough to be worth a word.
+
+    By the slowest rank against the others: of two, one may wait 40 % of its time, a mean of 20 %.
+    """
+    found = _balance(evidence)
+    if found is None or found.ratio < thresholds.IMBALANCE:
+        return None
+    waits = found.others_wait * evidence.steps
+    return found if evidence.worth(waits) and waits > _exchange(evidence) / 2 else None
+
+
+def _exchange(evidence: Evidence) -> float:
+    """Share of the judged time in which even the last rank waits for the exchange."""
+    ranks = evidence.rank_times
+    waits = [rank.sync_s for rank in ranks if rank.sync_s is not None]
+    whole_s = max((rank.steps_s or 0.0 for rank in ranks), default=0.0)
+    if len(waits) < max(2, len(ranks)) or whole_s <= 0:
+        return 0.0 if evidence.inside else evidence.of_time("sync")
+    return min(waits) / whole_s * evidence.steps
 
 
 def sync_bound(evidence: Evidence) -> Finding | None:
     """The ranks' collectives dominate, though all ranks arrive together."""
-    found = _balance(evidence)
-    share = evidence.of_time("sync") - (found.waited * evidence.steps if found else 0.0)
-    if evidence.world_size < 2 or not evidence.worth(share):
+    share = _exchange(evidence)
+    if not evidence.several or not evidence.worth(share) or _late(evidence):
         return None
-    waits = format_percent(evidence.phases["sync"])
-    lines = [f"{waits} of a step waits for the ranks' exchange"]
+    lines = [f"{format_percent(share)} of the time even the last rank waits for the exchange"]
     if evidence.sync_bytes_per_step is not None:
         over = f" over {evidence.sync_over}" if evidence.sync_over else ""
         sent = format_number(evidence.sync_bytes_per_step / 2**20)
         lines.append(f"{sent} MiB of each rank in a step{over}")
-    read, rows = evidence.rows_per_step, evidence.table_rows
-    dense = evidence.sync_how == "dense" and not evidence.training.get("sparse")
-    sparse_gradients = dense and read and rows and read / rows <= thresholds.SPARSE
-    # An older record does not show how it was done, only what was asked for.
-    asked = evidence.training.get("sync", "dense")
-    if sparse_gradients:
+    read, rows = _sparse_rows(evidence)
+    if read and rows:
         lines.append(
             "a dense all-reduce of sparse gradients: it sends all of "
             f"{format_number(rows)} embedding rows, of which a step reads {format_number(read)}"
         )
+    # An older record does not show how it was done, only what was asked for.
+    asked = evidence.training.get("sync", "dense")
+    if read and not evidence.trained:
+        remedy = "Exchange only rows with a gradient (nn.Embedding(sparse=True))."
+    elif read:
         remedy = (
             "Exchange only the rows that a step read: training.engine rowwise, training.sync rows."
         )
     elif not evidence.trained:
-        remedy = "Exchange less often or less: larger batches, fewer ranks, or local steps between."
+        remedy = "Exchange less often or less: larger batches, no_sync() over several, fewer ranks."
     elif (evidence.sync_how or asked) != "dense":
         remedy = "Exchange less often: a larger batch, more steps between, or fewer ranks."
     else:
@@ -96,54 +120,97 @@ def sync_bound(evidence: Evidence) -> Finding | None:
     if asked == "dense" and not evidence.training.get("weight_decay"):
         changes = applied(evidence, engine="rowwise", sync="rows")
     gain = exchanged_rows(evidence) if changes else None
-    return Finding("sync_bound", share, "time", tuple(lines), remedy, changes, gain)
+    if evidence.inside:
+        gain = removed(share)
+    places = evidence.places("sync") or evidence.places("backward")
+    return Finding(
+        "sync_bound", share, "time", tuple(lines), remedy, changes, gain, places[:MOST_PLACES]
+    )
+
+
+def _sparse_rows(evidence: Evidence) -> tuple[float | None, float | None]:
+    """Rows with a gradient, and rows that a dense all-reduce sends all the same."""
+    if evidence.inside:
+        tables = evidence.tables
+        return (tables.touched, tables.rows) if tables else (None, None)
+    read, rows = evidence.rows_per_step, evidence.table_rows
+    dense = evidence.sync_how == "dense" and not evidence.training.get("sparse")
+    few = dense and read and rows and read / rows <= thresholds.SPARSE
+    return (read, rows) if few else (None, None)
 
 
 def unequal_ranks(evidence: Evidence) -> Finding | None:
     """The others wait for one rank, which is slower at the same work or has more of it; without
     phases, by unequal CPU seconds."""
-    found = _balance(evidence)
-    if found is None or found.ratio < thresholds.IMBALANCE:
+    found = _late(evidence)
+    if found is None:
         return _unequal_cpu(evidence)
-    slow = evidence.ranks[found.slowest]
-    instances = [rank.instances or None for rank in evidence.ranks]
-    more = has_more_work(found, instances)
-    share = (found.waited if more else found.others_wait) * evidence.steps
-    if not evidence.worth(share):
-        return None
+    ranks = evidence.rank_times
+    slow, share = ranks[found.slowest], found.others_wait * evidence.steps
+    unit, work = _work(ranks)
     wait = f"the others wait for it for {format_percent(found.others_wait)} of a step"
-    if more:
-        has = format_number(slow.instances)
-        mean = format_number(sum(each or 0 for each in instances) / len(instances))
+    phase = _phase_of_difference(ranks, found.slowest)
+    where = [f"most of the difference is in its phase {phase}"] if phase else []
+    places = evidence.places(phase, rank=slow.rank) if phase else ()
+    gain = removed(share) if evidence.inside else None
+    if has_more_work(found, work):
+        its = format_number(work[found.slowest])
+        mean = format_number(sum(each or 0 for each in work) / len(work))
         return Finding(
             "load_imbalance",
             share,
             "time",
-            (f"rank {slow.rank} has {has} instances, the mean is {mean}", wait),
-            "Give every rank as many instances: shard by rows, or by the cost of each.",
+            (f"rank {slow.rank} has {its} {unit}, the mean is {mean}", wait, *where),
+            "Give every rank as much to do: shard by rows, or by the cost of each.",
+            gain=gain,
+            places=places,
         )
+    node = f" on node {slow.node}" if slow.node else ""
     facts = [
-        f"rank {slow.rank} on node {slow.node} needs {found.ratio:.2f} times the mean of all "
-        "ranks for the same work",
+        f"rank {slow.rank}{node} needs {found.ratio:.2f} times the mean of all ranks for the same "
+        "work",
         wait,
+        *where,
     ]
-    others = [rank.cpu_s for rank in evidence.ranks if rank is not slow and rank.cpu_s is not None]
+    others = [rank.cpu_s for rank in ranks if rank is not slow and rank.cpu_s is not None]
     if slow.cpu_s is not None and others:
         its, theirs = map(format_cores, (slow.cpu_s, sum(others) / len(others)))
         facts.append(f"it used {its} CPU seconds, the others {theirs}")
-    return Finding(
-        "straggler",
-        share,
-        "time",
-        tuple(facts),
-        f"Look at rank {slow.rank}'s cores on {slow.node}: a neighbour, a lower clock, a slower "
-        "disk; leave that node out, or give the rank cores of its own.",
+    remedy = (
+        f"Look at rank {slow.rank}'s cores{f' on {slow.node}' if slow.node else ''}: a neighbour, "
+        "a lower clock, a slower disk; leave that node out, or give the rank cores of its own."
     )
+    if places:
+        remedy = f"Look at rank {slow.rank}: its cores, its data, its own code in that phase."
+    return Finding("straggler", share, "time", tuple(facts), remedy, gain=gain, places=places)
+
+
+def _work(ranks: Sequence[RankTimes]) -> tuple[str, list[int | None]]:
+    """What each rank had to do, in the finest unit that is known of all."""
+    counts: dict[str, list[int | None]] = {
+        "instances": [rank.instances or None for rank in ranks],
+        "samples": [rank.samples or None for rank in ranks],
+        "batches": [rank.batches or None for rank in ranks],
+    }
+    for unit, work in counts.items():
+        if all(work):
+            return unit, work
+    return "steps", [rank.steps for rank in ranks]
+
+
+def _phase_of_difference(ranks: Sequence[RankTimes], slowest: int) -> str:
+    """The phase in which the slowest rank spends most beyond the mean; empty if none is known."""
+    excess = {
+        phase: seconds - sum(each.phases.get(phase, 0.0) for each in ranks) / len(ranks)
+        for phase, seconds in ranks[slowest].phases.items()
+        if phase != "sync"
+    }
+    return max(excess, key=lambda phase: excess[phase], default="")
 
 
 def _unequal_cpu(evidence: Evidence) -> Finding | None:
     seconds = {rank.rank: rank.cpu_s for rank in evidence.ranks if rank.cpu_s}
-    if evidence.phases or len(seconds) < max(2, len(evidence.ranks)):
+    if evidence.of_steps or len(seconds) < max(2, len(evidence.ranks)):
         return None
     most = max(seconds, key=lambda rank: seconds[rank])
     mean = sum(seconds.values()) / len(seconds)

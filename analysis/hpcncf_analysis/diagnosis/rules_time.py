@@ -1,32 +1,27 @@
-"""Rules on short runs, start-up, evaluation, checkpoints and a step's own work."""
+"""Rules on short runs, start-up, evaluation and checkpoints."""
 
 from __future__ import annotations
 
-from typing import Final
-
+from hpcncf.records.schema import SourceLine
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import (
     SAMPLED_LEFT,
     SAVED_LEFT,
     applied,
-    exchanged_rows,
     fewer_core_hours,
-    rowwise,
+    removed,
 )
-from hpcncf_analysis.formatting import format_duration, format_number, format_percent
-
-# Engines whose step costs what its rows cost.
-OF_ROWS: Final = frozenset({"rowwise", "native"})
+from hpcncf_analysis.diagnosis.source_lines import MOST_PLACES, places_of
+from hpcncf_analysis.formatting import format_duration, format_percent
 
 
 def too_short_to_judge(evidence: Evidence) -> Finding | None:
     """Too little was measured after start-up, and start-up is not the cause itself."""
     left_s = evidence.elapsed_s - (evidence.startup_s or 0.0)
-    seen = any(
+    seen = evidence.inside is not None and any(
         each.steps >= thresholds.SEEN_STEPS or each.seconds >= thresholds.SEEN_S
-        for each in evidence.program
-        if not each.is_worker
+        for each in evidence.inside.ranks
     )
     few = (
         evidence.counted_steps is not None
@@ -51,98 +46,93 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
 
 def startup_bound(evidence: Evidence) -> Finding | None:
     """The first step comes late; waiting for a core that others used is not start-up's."""
-    seconds = evidence.startup_s or 0.0
-    if evidence.others_cores and evidence.runqueue_s:
-        # Imports, which compute, are as slow beside a neighbour as anything else.
-        seconds *= max(0.0, 1 - evidence.starved_by_others / evidence.world_size)
-    share = evidence.of_elapsed(seconds)
-    if seconds < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
+    startup = evidence.startup
+    imports = 1.0 if startup.imports is None else startup.imports
+    if startup.seconds <= 0 or startup.share < thresholds.STARTUP:
         return None
-    startup, elapsed = map(format_duration, (evidence.startup_s, evidence.elapsed_s))
+    prepared_s = startup.own_s * (1 - imports)
+    if startup.own_s < 2 * thresholds.STARTUP_S and prepared_s < thresholds.PREPARED_S:
+        return None
+    started, elapsed = map(format_duration, (startup.seconds, _elapsed_s(evidence)))
+    facts = [f"{started} of {elapsed} passed before the first step ended"]
+    remedy = "Do more in one run (more epochs), and have packages and data on a fast file system."
+    if startup.imports is not None:
+        facts.append(f"imports took {format_percent(imports)} of that")
+        remedy = (
+            "Put packages on a fast or local file system, and import less."
+            if imports >= 0.5
+            else "Prepare the data once and keep it in a file (numpy.save, Parquet), or do more in "
+            "one run."
+        )
     return Finding(
-        "startup_bound",
-        min(share, 1.0),
-        "time",
-        (f"{startup} of {elapsed} passed before the first step",),
-        "Do more in one run (more epochs), and have packages and data on a fast file system.",
+        "startup_bound", startup.share, "time", tuple(facts), remedy, places=startup.places
     )
 
 
+def _elapsed_s(evidence: Evidence) -> float:
+    """Of the slowest rank, from the start of its process on."""
+    if evidence.inside is None:
+        return evidence.elapsed_s
+    return max(each.elapsed_s for each in evidence.inside.ranks)
+
+
 def evaluation_bound(evidence: Evidence) -> Finding | None:
-    """Evaluation takes the time."""
-    share = evidence.of_elapsed(evidence.evaluation_s)
-    if not evidence.worth(share):
+    """Evaluation takes the time: its model's, and what follows it, as a metric does."""
+    scored, computed, lines = evidence.of_time("evaluation"), 0.0, list[SourceLine]()
+    if evidence.inside:
+        in_loop, lines = evidence.inside.metrics
+        computed = evidence.of_time("loop") * in_loop
+    share = scored + computed
+    if not evidence.worth(share / thresholds.EVALUATION):
         return None
     full = evidence.training.get("evaluation") == "full"
+    facts = [f"evaluation takes {format_percent(share)} of the time"]
+    if full:
+        facts.append("training.evaluation is full: every user against every item")
+    if computed > scored:
+        facts.append(f"{format_percent(computed)} is after its model has computed")
+    remedy = "Evaluate less often, in larger batches, or against sampled items."
+    gain = removed(share) if evidence.inside else None
+    if full:
+        remedy = "Evaluate against sampled negatives (training.evaluation sampled)."
+        gain = fewer_core_hours(share, SAMPLED_LEFT)
+    elif evidence.trained:
+        remedy = "Evaluate less often, or in larger batches: training.engine native ranks fastest."
     return Finding(
         "evaluation_bound",
         min(share, 1.0),
         "time",
-        (
-            f"evaluation takes {format_duration(evidence.evaluation_s)} of "
-            f"{format_duration(evidence.elapsed_s)}",
-            *(["training.evaluation is full: every user against every item"] if full else []),
-        ),
-        "Evaluate against sampled negatives (training.evaluation sampled)."
-        if full
-        else "Evaluate less often, or in larger batches"
-        + (": training.engine native ranks fastest." if evidence.trained else "."),
+        tuple(facts),
+        remedy,
         applied(evidence, evaluation="sampled") if full else {},
-        fewer_core_hours(share, SAMPLED_LEFT) if full else None,
+        gain,
+        tuple(places_of(lines, computed)) if computed > scored else evidence.places("evaluation"),
     )
 
 
 def checkpoint_bound(evidence: Evidence) -> Finding | None:
-    """Writing checkpoints takes the time."""
-    share = evidence.of_elapsed(evidence.checkpoint_s)
+    """Writing checkpoints takes the time: `torch.save`, and lines of a training's own that write
+    its state to a file."""
+    share, written, loop = evidence.of_time("checkpoint"), list[SourceLine](), 0.0
+    if evidence.inside:
+        written, loop = evidence.inside.written, evidence.of_time("loop")
+        share += sum(each.own_share for each in written) * loop
     if not evidence.worth(share):
         return None
+    fact = f"writing checkpoints takes {format_percent(share)} of the time"
+    if evidence.inside and evidence.of_time("checkpoint") and not written:
+        saves = sum(each.phases["checkpoint"].entered for each in evidence.inside.ranks)
+        fact += f", {saves} in all"
+    places = [*places_of(written, loop), *evidence.places("checkpoint")]
+    every = " (training.checkpoint_every)" if evidence.trained else ""
+    gain = removed(share) if evidence.inside else None
     return Finding(
         "checkpoint_bound",
         min(share, 1.0),
         "time",
-        (
-            f"writing checkpoints takes {format_duration(evidence.checkpoint_s)} of "
-            f"{format_duration(evidence.elapsed_s)}, {format_percent(share)}",
-        ),
-        "Write checkpoints less often (training.checkpoint_every), or to a faster disk.",
+        (fact,),
+        f"Write checkpoints less often{every}, or to a faster disk.",
         applied(evidence, checkpoint_every=0),
-        fewer_core_hours(share, SAVED_LEFT) if evidence.trained else None,
-    )
-
-
-def dense_optimizer(evidence: Evidence) -> Finding | None:
-    """The optimiser's time goes to rows that the step did not read: the share it could save."""
-    read, rows, training = evidence.rows_per_step, evidence.table_rows, evidence.training
-    # A step of some engines touches its own rows only, and weight decay asks for all of them.
-    few = training.get("engine") in OF_ROWS or training.get("sparse")
-    if not read or not rows or read / rows > thresholds.SPARSE:
-        return None
-    if few or training.get("weight_decay"):
-        return None
-    share = evidence.of_time("optimizer") * (1 - read / rows)
-    if not evidence.worth(share):
-        return None
-    part = read / rows
-    percent = format_percent(part) if part >= 0.01 else f"{100 * part:.2g} %"
-    several = evidence.world_size > 1
-    gain = exchanged_rows if several else rowwise
-    return Finding(
-        "dense_optimizer",
-        share,
-        "time",
-        (
-            f"the optimiser takes {format_percent(evidence.phases['optimizer'])} of a step",
-            f"a step reads {format_number(read)} of {format_number(rows)} embedding rows, "
-            f"{percent}",
-        ),
-        "Update only the rows that a step read"
-        + (
-            ": training.engine rowwise gives the same mathematics, native the same in one compiled "
-            "step."
-            if evidence.trained
-            else ": sparse gradients with an optimiser for them."
-        ),
-        applied(evidence, engine="rowwise", **({"sync": "rows"} if several else {})),
-        gain(evidence) if evidence.trained else None,
+        fewer_core_hours(share, SAVED_LEFT) if evidence.trained else gain,
+        tuple(places[:MOST_PLACES]),
     )

@@ -8,6 +8,9 @@ WORTH: Final = 0.2
 """Share of the time or the cores below which a cause is not worth a word: removing all of it would
 make a run 1.25 times as fast at most, and repeats on shared machines differ by a tenth."""
 
+EVALUATION: Final = 1.5
+"""How many times WORTH evaluation must take: some of it belongs to every training."""
+
 SHORT_S: Final = 5.0
 """Seconds after start-up that a run must have for a judgement. CPU time ticks every 10 ms and
 the monitor samples once a second: five samples. (jobstats judges nothing below 300 s.)"""

@@ -1,0 +1,202 @@
+"""Lines of the user's program: which one of a phase is the one to change."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hpcncf.errors import HpcncfError
+from hpcncf.lint.python_script import check_python
+from hpcncf.lint.rules import Complaint
+from hpcncf.records.schema import ProgramThread, RecordError, SourceLine, read_regular
+
+# The line that itself takes at least this share of its phase is the one to change, else the first
+# of a function whose own lines take HOT together, else the deepest that takes HOT with its calls.
+HOT_ITSELF: Final = 0.3
+HOT: Final = 0.4
+MOST_PLACES: Final = 3
+# Of pairs of looks: 0.49 to 1.0 in six Python loops of benchmarks/corpus, 0.0 to 0.13 in two
+# programs of arrays there.
+INTERPRETS: Final = 0.35
+COMPUTES: Final = 0.2
+# C code of these lines lets go of the interpreter's lock, and takes samples that were due on the
+# lines before. If those of the function took this much of its own, one of them is the line to
+# change: a comprehension, which repeats, before one that runs once.
+HANDS_OVER: Final = re.compile(
+    r"\b(torch|np|numpy)\.(tensor|as_tensor|from_numpy|stack|array|asarray|\w*Tensor)\(|\.put\("
+)
+ABSORBED: Final = 0.5
+# They come up to 0.1 ms late: of functions that take hardly longer, most fall on that line.
+BRIEF_S: Final = 2e-4
+ABSORBED_IN_BRIEF: Final = 0.15
+REPEATS: Final = re.compile(r"\bfor\b.*\bin\b")
+LARGEST_SOURCE: Final = 1024**2
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's program that a cause lies in."""
+
+    file: str
+    line: int
+    function: str
+    share: float
+    """Of the program's time after start-up, with all that the line called."""
+    source: str | None = None
+    """The line's text; None if the file cannot be read, or has changed since."""
+    advice: str | None = None
+    """What `hpcncf lint` says of that line."""
+
+    @property
+    def name(self) -> str:
+        """`train.py:88 sample_negatives`."""
+        return f"{Path(self.file).name}:{self.line} {self.function}".rstrip()
+
+
+def places_of(lines: Sequence[SourceLine], share: float, brief: bool = False) -> list[Place]:
+    """The hot line, one inside the phase if there is any, then those that take most themselves."""
+    first = None
+    for side in ([each for each in lines if not each.outside], lines):
+        first = max(side, key=lambda each: each.own_share, default=None)
+        if first is None or first.own_share < HOT_ITSELF:
+            hot = [each for each in side if each.share >= HOT]
+            first = _of_hot_function(side) or max(
+                hot, key=lambda each: (each.depth, each.share), default=None
+            )
+        if first is not None:
+            break
+    others = [each for each in lines if each.own_share >= 0.05]
+    others.sort(key=lambda each: -each.own_share)
+    first = first or (others[0] if others else None)
+    if first is not None:
+        first = _before_hand_over(first, lines, ABSORBED_IN_BRIEF if brief else ABSORBED)
+    chosen = [*([first] if first else []), *(each for each in others if each is not first)]
+    return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
+
+
+def _of_hot_function(lines: Sequence[SourceLine]) -> SourceLine | None:
+    """The line that takes most itself of a function whose lines together take HOT themselves."""
+    own: dict[tuple[str, str], list[SourceLine]] = {}
+    for each in lines:
+        own.setdefault((each.file, each.function), []).append(each)
+    hot = max(own.values(), key=lambda of: sum(each.own_share for each in of), default=[])
+    if sum(each.own_share for each in hot) < HOT:
+        return None
+    return max(hot, key=lambda each: each.own_share)
+
+
+def _before_hand_over(
+    first: SourceLine, lines: Sequence[SourceLine], absorbed: float
+) -> SourceLine:
+    """The line itself, or the one whose samples it took."""
+    if not HANDS_OVER.search(text_of(first)):
+        return first
+    before = [
+        each
+        for each in lines
+        if (each.file, each.function) == (first.file, first.function)
+        and not HANDS_OVER.search(text_of(each))
+    ]
+    if sum(each.own_share for each in before) < absorbed * first.own_share:
+        return first
+    return max(
+        before, key=lambda each: each.own_share * (4 if REPEATS.search(text_of(each)) else 1)
+    )
+
+
+def text_of(line: SourceLine) -> str:
+    """The line's text; empty if the file is not there."""
+    text, _ = _source(line.file)
+    return text[line.line - 1].strip() if 0 < line.line <= len(text) else ""
+
+
+def place(line: SourceLine, share: float = 1.0) -> Place:
+    """A line with its text and its lint, if the file is there."""
+    _, complaints = _source(line.file)
+    return Place(
+        file=line.file,
+        line=line.line,
+        function=line.function,
+        share=line.share * share,
+        source=text_of(line) or None,
+        advice=complaints[line.line].message if line.line in complaints else None,
+    )
+
+
+def line_of_thread(thread: ProgramThread) -> SourceLine:
+    """Where it was found most often; only for a thread that was found in the user's code."""
+    assert thread.file is not None
+    assert thread.line is not None
+    found = [
+        SourceLine(
+            phase="threads",
+            file=thread.file,
+            line=line,
+            function=thread.function,
+            share=1.0,
+            own_share=1.0,
+            depth=0,
+        )
+        for line in (thread.line, *thread.also)
+    ]
+    # Threads that take turns keep the lock for 5 ms, or until C code lets go of it.
+    return _before_hand_over(found[0], found, ABSORBED)
+
+
+def loader_places(lines: Iterable[SourceLine], share: float) -> list[Place]:
+    """Where the DataLoader with workers is made, if a file of these lines has one such call."""
+    for file in dict.fromkeys(each.file for each in lines):
+        if call := _loader_with_workers(file):
+            line, name = call
+            return [Place(file, line, name, share, _source(file)[0][line - 1].strip())]
+    return []
+
+
+@functools.lru_cache(maxsize=64)
+def _loader_with_workers(file: str) -> tuple[int, str] | None:
+    """The line and the name of the only call with workers."""
+    try:
+        tree = ast.parse("\n".join(_source(file)[0]))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and any(
+            word.arg == "num_workers" and getattr(word.value, "value", None) != 0
+            for word in node.keywords
+        )
+    ]
+    return (calls[0].lineno, ast.unparse(calls[0].func)) if len(calls) == 1 else None
+
+
+def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[Place, ...]:
+    found = list[Place]()
+    for file in dict.fromkeys(each.file for each in lines):
+        text, complaints = _source(file)
+        found += [
+            Place(file, number, "", 0.0, text[number - 1].strip(), complaint.message)
+            for number, complaint in complaints.items()
+            if complaint.rule == "kept-graph"
+        ]
+    return tuple(found[:MOST_PLACES])
+
+
+@functools.lru_cache(maxsize=64)
+def _source(file: str) -> tuple[list[str], Mapping[int, Complaint]]:
+    """Lines of the file, and line -> complaint."""
+    try:
+        text = read_regular(Path(file), LARGEST_SOURCE).decode("utf-8", "replace")
+    except (OSError, ValueError, RecordError):  # ValueError: a null character in the name
+        return [], {}
+    try:
+        complaints = {each.line: each for each in check_python(text)}
+    except HpcncfError:
+        complaints = {}
+    return text.splitlines(), complaints
