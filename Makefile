@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/engines/native/src/*)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/native/src/*)
 # If it is set, each of the hundreds of processes that the tests start compiles hpcncf anew.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -44,9 +44,9 @@ check: lint typecheck test  ## Run lint, typecheck and test
 sanitize: $(VENV)/native-driver  ## Run engine native on bad input under address and undefined-behaviour sanitizers
 	$<
 
-$(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/engines/native/src/*)
+$(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/native/src/*)
 	mkdir -p $(VENV)
-	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/engines/native/src \
+	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/native/src \
 		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
 bench: $(DEV_READY)  ## Measure docs/results.md (45 minutes on two quiet cores; HPCNCF_DATA as for test, and ml-1m.* in NCF's format)

@@ -23,7 +23,7 @@ from manual import write_shared_files
 PLATFORM = os.environ.get("HPCNCF_PLATFORM", "")
 MACHINE = PLATFORM.split("_", 3)[-1] if PLATFORM else platform.machine()
 ZIG = "zig" in os.environ.get("CXX", "")
-SOURCE = Path("hpcncf/ncf/engines/native/src")
+SOURCE = Path("hpcncf/native/src")
 # Not -ffast-math: a NaN must stay one, and gcc's start-up code for it changes the whole process.
 # Python's own flags say -fwrapv, for its sake: loops whose counter may wrap around are slower.
 COMMON = [
@@ -64,7 +64,7 @@ setup(
     data_files=write_shared_files(Path("build")),
     ext_modules=[
         Extension(
-            f"hpcncf.ncf.engines.native._{name}",
+            f"hpcncf.native._{name}",
             sources=[str(SOURCE / "api.cpp")],
             depends=sorted(str(header) for header in SOURCE.glob("*.h")),
             extra_compile_args=[*COMMON, *flags],

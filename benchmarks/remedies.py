@@ -58,7 +58,7 @@ SCORES_DIFFER: Final = 0.01
 START_S: Final = 180.0
 EPOCHS: Final = 2
 FORKED: Final = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native.engine"])
+FORKED.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native"])
 SPAWNED: Final = multiprocessing.get_context("spawn")
 
 

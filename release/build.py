@@ -175,7 +175,7 @@ data: {dataset: synthetic, path: data}
 training: {epochs: 1, engine: native}
 resources: {mem_gb: 1, timeout_min: 5}
 """
-LOAD_NATIVE: Final = "from hpcncf.ncf.engines.native.library import load_library; load_library()"
+LOAD_NATIVE: Final = "from hpcncf.native.builds import load_library; load_library()"
 PREPARE: Final = "hpcncf data prepare synthetic --users 300 --items 200 --rows 5000"
 CHECKS: Final = (
     ("hpcncf", "--version"),

@@ -17,9 +17,7 @@ from hpcncf.worker.recorder import at_once
 
 # A server that has imported torch once: its ranks are forked, and begin at once.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native.engine", "torch._dynamo"]
-)
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native", "torch._dynamo"])
 
 
 def together(

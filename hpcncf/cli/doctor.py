@@ -196,7 +196,7 @@ def _gpus() -> str:
 
 
 def _native() -> str:
-    from hpcncf.ncf.engines.native.library import (
+    from hpcncf.native.builds import (
         NotBuilt,
         cpu_flags,
         installed_builds,

@@ -36,7 +36,7 @@ from hpcncf.job.spec import (
     validate_settings,
 )
 from hpcncf.job.validate import find_conflicts
-from hpcncf.ncf.engines.native.library import NotBuilt, load_library
+from hpcncf.native.builds import NotBuilt, load_library
 
 SCHEMA_VERSION: Final = 1
 # Every verb reads the whole plan.

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from hpcncf.errors import plural
 from hpcncf.job.spec import PAPER_STD, Model, Resources, Training
+from hpcncf.native.builds import NATIVE_LAYERS
 
-NATIVE_LAYERS: Final = 16
-"""Most layers that engine native has room for."""
 WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
 LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
 COPY_SETTINGS: Final = ("pin_memory", "non_blocking", "prefetch_to_device")

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from hpcncf.job.spec import Training
 from hpcncf.launcher.environment import Place
+from hpcncf.native.builds import NotBuilt, load_library
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.distributed import gather_objects
-from hpcncf.ncf.engines.native.library import NotBuilt, load_library
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 

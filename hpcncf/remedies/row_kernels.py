@@ -9,24 +9,18 @@ import ctypes
 import mmap
 from ctypes import POINTER, Structure, byref, c_double, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
+from hpcncf.native.builds import NotBuilt, load_library
+
 if TYPE_CHECKING:
     from hpcncf.remedies.row_rules import AdamRule
 
-BUILDS: Final = {
-    "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx2", "fma"},
-    "avx2": {"avx2", "fma"},
-    "baseline": set[str](),
-}
-"""As engine native selects them. Its own module needs packages that a user's program may lack."""
 OUT_OF_RANGE: Final = "index out of range in self"
 """torch's own words."""
-FOLDER: Final = Path(__file__).parent.parent / "ncf/engines/native"
 
 
 class _History(Structure):
@@ -65,29 +59,20 @@ def prefer_huge_pages(tensor: Tensor) -> Tensor:
 
 @cache
 def library() -> Any:
-    """None if it was not built, or by another version."""
+    """The compiled library with the row functions declared; None if this machine has no build."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    flags = next((set(line.split()[2:]) for line in lines if line.startswith("flags")), set())
-    for name, needs in BUILDS.items():
-        path = FOLDER / f"_{name}.so"
-        if needs <= flags and path.exists():
-            try:
-                found = ctypes.CDLL(str(path))
-                catch_up, step = found.hpcncf_catch_up_rows, found.hpcncf_step_gradient
-            except (OSError, AttributeError):
-                return None
-            catch_up.restype = c_int
-            catch_up.argtypes = [POINTER(_Table), POINTER(_History), c_void_p, c_int64, c_int]
-            step.restype = c_int64
-            step.argtypes = [
-                *(POINTER(_Table), POINTER(_History), POINTER(_Step)),
-                *(c_void_p, c_int64, c_void_p, c_int),
-            ]
-            return found
-    return None
+        found = load_library()
+        catch_up, step = found.hpcncf_catch_up_rows, found.hpcncf_step_gradient
+    except (NotBuilt, AttributeError):
+        return None
+    catch_up.restype = c_int
+    catch_up.argtypes = [POINTER(_Table), POINTER(_History), c_void_p, c_int64, c_int]
+    step.restype = c_int64
+    step.argtypes = [
+        *(POINTER(_Table), POINTER(_History), POINTER(_Step)),
+        *(c_void_p, c_int64, c_void_p, c_int),
+    ]
+    return found
 
 
 class RowKernels:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from trained import POSITIVES, furthest, trained, typical
 
+from hpcncf.native.builds import installed_builds
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.engines.native.library import installed_builds
 
 STEPS = 500
 NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")

@@ -16,12 +16,9 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 # A module may import those of lower layers, and of its own.
 LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors", "hpcncf.paths"},
-    {
-        "hpcncf.job.spec",
-        "hpcncf.job.validate",
-        "hpcncf.ncf.sampling",
-    },
-    {"hpcncf.records", "hpcncf.ncf.engines.native.library", "hpcncf.lint", "hpcncf.remedies"},
+    {"hpcncf.native", "hpcncf.ncf.sampling"},
+    {"hpcncf.job.spec", "hpcncf.job.validate"},
+    {"hpcncf.records", "hpcncf.lint", "hpcncf.remedies"},
     {"hpcncf.monitor", "hpcncf.ncf.data", "hpcncf.probe"},
     {"hpcncf.job"},
     {"hpcncf.records.plan_file", "hpcncf.slurm"},
@@ -109,6 +106,8 @@ def test_the_remedies_need_torch_and_numpy_alone() -> None:
             "hpcncf",
             "hpcncf.remedies",
             "hpcncf.errors",
+            "hpcncf.native",
+            "hpcncf.native.builds",
         }
         others = {each.split(".")[0] for each in imported(known[name])} - {"hpcncf"}
         assert others - set(sys.stdlib_module_names) <= {"torch", "numpy"}

@@ -15,14 +15,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
+from hpcncf.native import builds
+from hpcncf.native.builds import Span
 from hpcncf.ncf import sampling
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.arrays import build_buckets, pack_rows
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.engines.native import library
-from hpcncf.ncf.engines.native.engine import Native
-from hpcncf.ncf.engines.native.library import Span
+from hpcncf.ncf.engines.native import Native
 from hpcncf.ncf.evaluate import rank_test_rows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial_model
@@ -31,8 +31,8 @@ from hpcncf.ncf.step_clock import StepClock
 USERS, ITEMS, ROWS, CONTEXT, BATCH = 50, 70, 2000, 5, 64
 BUILDS = [
     name
-    for name in library.installed_builds()
-    if library.select_build({name: library.installed_builds()[name]}, library.cpu_flags())
+    for name in builds.installed_builds()
+    if builds.select_build({name: builds.installed_builds()[name]}, builds.cpu_flags())
 ]
 
 NO_LOADER: Any = None
@@ -421,13 +421,13 @@ def test_an_empty_batch_moves_what_idles(data: Prepared) -> None:
 
 
 def test_the_best_build_that_the_cpu_can_run_is_chosen() -> None:
-    builds = dict.fromkeys(library.BUILDS, Path("somewhere"))
-    assert library.select_build(builds, {"avx2", "fma", "sse2"}) == "avx2"
-    assert library.select_build(builds, set()) == "baseline"
-    assert library.select_build(builds, library.BUILDS["avx512"]) == "avx512"
-    assert library.select_build({}, library.BUILDS["avx512"]) is None
-    with pytest.raises(library.NotBuilt, match="engine rowwise gives the same results") as caught:
-        library.load_library("none")
+    built = dict.fromkeys(builds.BUILDS, Path("somewhere"))
+    assert builds.select_build(built, {"avx2", "fma", "sse2"}) == "avx2"
+    assert builds.select_build(built, set()) == "baseline"
+    assert builds.select_build(built, builds.BUILDS["avx512"]) == "avx512"
+    assert builds.select_build({}, builds.BUILDS["avx512"]) is None
+    with pytest.raises(builds.NotBuilt, match="engine rowwise gives the same results") as caught:
+        builds.load_library("none")
     assert "\n" not in str(caught.value)
 
 

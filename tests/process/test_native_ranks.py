@@ -11,10 +11,10 @@ import pytest
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
+from hpcncf.native.builds import Span, cpu_flags, installed_builds, select_build
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.engines.native.engine import NO_SPAN, Bytes, Kernel
-from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
+from hpcncf.ncf.engines.native import NO_SPAN, Bytes, Kernel
 from hpcncf.ncf.sampling import rank_shard
 
 BATCH, ROWS, LINE = 64, 1000, 64

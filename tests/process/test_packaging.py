@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import setuptools
 
-from hpcncf.ncf.engines.native.library import BUILDS
+from hpcncf.native.builds import BUILDS
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.ncf import sync
-from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.ncf.sync import PeerLost, SharedMemoryTransport, join_shared_memory
 
 CAPACITY = 1000

@@ -16,11 +16,11 @@ from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.environment import Place
+from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.ncf import model, sync
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.ncf.engines.precision import optimizer_moments
 from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.engines.rowwise import Rowwise

@@ -16,7 +16,7 @@ from ranks_together import together
 from hpcncf.job.spec import Model
 from hpcncf.launcher.environment import Place
 from hpcncf.launcher.signals import Request
-from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
+from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.worker.recorder import lost_peer
 
 RANKS, EVERY, SLOW_S = 2, 7, 3.0

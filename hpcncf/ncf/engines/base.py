@@ -114,7 +114,7 @@ def _message_capacity(inputs: EngineInputs, model: NeuMF, training: Training) ->
     """Bytes of the longest message of a step."""
     if training.engine == "rowwise":
         return row_message_capacity(model, inputs.schedule, training.negatives)
-    from hpcncf.ncf.engines.native.engine import message_capacity, most_positives
+    from hpcncf.ncf.engines.native import message_capacity, most_positives
 
     context, most = inputs.data.manifest.context_columns, most_positives(inputs.schedule)
     doubles = model.predict_layer.weight.dtype == torch.float64
@@ -134,7 +134,7 @@ def build_engine(
     Raises NotBuilt if it is native and was not compiled.
     """
     if training.engine == "native":
-        from hpcncf.ncf.engines.native.engine import Native
+        from hpcncf.ncf.engines.native import Native
 
         assert inputs is not None
         assert not isinstance(inputs.transport, DeviceTransport)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.validate import NATIVE_LAYERS
 
 INTERFACE_VERSION: Final = 8
+NATIVE_LAYERS: Final = 16
+"""Most layers that engine native has room for."""
 OPTIMIZER_CODES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
 # The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it

@@ -17,13 +17,8 @@ from torch import Tensor, nn
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
-from hpcncf.job.validate import NATIVE_LAYERS
-from hpcncf.ncf import sampling
-from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.arrays import row_dtype
-from hpcncf.ncf.data.manifest import SLOTS
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.native.library import (
+from hpcncf.native.builds import (
+    NATIVE_LAYERS,
     OPTIMIZER_CODES,
     AdamSettings,
     Data,
@@ -33,6 +28,11 @@ from hpcncf.ncf.engines.native.library import (
     check_status,
     load_library,
 )
+from hpcncf.ncf import sampling
+from hpcncf.ncf.batches import Schedule
+from hpcncf.ncf.data.arrays import row_dtype
+from hpcncf.ncf.data.manifest import SLOTS
+from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF

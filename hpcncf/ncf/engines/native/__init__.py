@@ -1,1 +1,0 @@
-"""Engine native: one compiled step."""
