@@ -23,8 +23,8 @@ import torch
 
 from benchmarks import results
 from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, per_s, trained
+from hpcncf.data.prepared import Prepared
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf.data.prepared import Prepared
 
 ROUNDS: Final = 5
 ROUNDS_OF_EPOCHS: Final = 3

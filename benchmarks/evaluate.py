@@ -20,9 +20,9 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.training import Stepper, full_size, in_turn
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates, Ranker, count_pairs
 from hpcncf.ncf.model import NeuMF
 

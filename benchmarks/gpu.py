@@ -25,10 +25,10 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import results
 from benchmarks.quality import difference
 from benchmarks.training import full_size, real_frappe, trained
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.precision import tf32_allowed
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.loaders import Loader

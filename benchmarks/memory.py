@@ -26,11 +26,11 @@ import psutil
 from benchmarks import results
 from benchmarks.training import per_s, trained
 from benchmarks.verbs import measure_command
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import load_prepared
+from hpcncf.data.synthetic import SHAPES
 from hpcncf.job.spec import Resources, Training
 from hpcncf.launcher import environment
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.synthetic import SHAPES
 from hpcncf.ncf.distributed import join_group, leave_group, wait_for_ranks
 from hpcncf.worker.recorder import at_once
 

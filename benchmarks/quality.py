@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from benchmarks import results
 from benchmarks.training import ENGINES, in_processes, made_movielens, real_frappe, trained
-from hpcncf.ncf import sampling
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
+from hpcncf.data import sampling
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.records.schema import TrainingRecord
 
 HR10, NDCG10 = 0.85, 0.70

@@ -25,9 +25,9 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from benchmarks import results
 from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, trained
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.distributed import gather_objects, wait_for_ranks
 from hpcncf.worker.recorder import at_once
 

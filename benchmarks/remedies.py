@@ -35,11 +35,11 @@ import torch.distributed as dist
 from benchmarks import results
 from benchmarks.training import frappe_or_made, in_processes, trained, trainer
 from benchmarks.verbs import end_in_order
+from hpcncf.data.prepared import load_prepared
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.distributed import pin_rank
 from hpcncf_analysis.formatting import format_duration, format_ratio, format_score
 from hpcncf_analysis.remedy_effects import format_changes

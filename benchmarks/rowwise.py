@@ -31,8 +31,8 @@ from benchmarks.peers.__main__ import HERE as PEERS
 from benchmarks.peers.__main__ import write_pairs
 from benchmarks.training import in_turn, real_frappe
 from benchmarks.verbs import cloned, measured
+from hpcncf.data.arrays import unpack_context
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.remedies import rowwise
 
 FORUM: Final = "AlexAbades/recsys@f7734c0"

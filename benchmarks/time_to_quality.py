@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from benchmarks import results
 from benchmarks.training import ENGINES, made_movielens, real_frappe, real_movielens, trainer
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.records.schema import Epoch
 
 Init = Literal["torch", "paper"]

@@ -14,14 +14,14 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from hpcncf.data import synthetic
+from hpcncf.data.datasets import prepare_frappe, prepare_ncf_files
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.datasets import prepare_frappe, prepare_ncf_files
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.base import EngineInputs, build_engine, with_transport
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import initial_model

@@ -21,7 +21,7 @@ from alone import turn
 from fake_slurm import FakeSlurm
 
 if TYPE_CHECKING:
-    from hpcncf.ncf.data.prepared import Prepared
+    from hpcncf.data.prepared import Prepared
 
 # No test is timed: a busy machine is not a failure. HYPOTHESIS_EXAMPLES=1000 searches for longer.
 hypothesis.settings.register_profile(
@@ -112,7 +112,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of made data that an epoch takes a fraction of a second on."""
-    from hpcncf.ncf.data import synthetic
+    from hpcncf.data import synthetic
 
     folder = tmp_path_factory.mktemp("data") / "tiny"
     synthetic.prepare_synthetic(folder, users=60, items=200, train_rows=2000, context=9)
@@ -132,7 +132,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def data(folder: Path) -> Prepared:
     """What is in it."""
-    from hpcncf.ncf.data.prepared import load_prepared
+    from hpcncf.data.prepared import load_prepared
 
     return load_prepared(folder)
 

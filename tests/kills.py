@@ -334,7 +334,7 @@ def undisturbed(folder: Path, data: Path, seeds: Sequence[int], tasks: int) -> d
 
 def main(number: int, seed: int) -> Seen:
     """In shares: commands, programs in a queue, training in a queue."""
-    from hpcncf.ncf.data import synthetic
+    from hpcncf.data import synthetic
 
     seen, dice = Seen(), random.Random(seed)
     with tempfile.TemporaryDirectory() as made:

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from hpcncf.data.manifest import Manifest
+from hpcncf.files import write_text
 from hpcncf.job.plan import Plan, Run, expand_job
 from hpcncf.job.spec import JobSpec, Program, Resources
-from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import (
     Batches,
@@ -26,7 +27,6 @@ from hpcncf.records.schema import (
     Sync,
     TrainingRecord,
     write_record,
-    write_text,
 )
 
 START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.launcher.environment import Place
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.paths import RunPaths
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.distributed import seed_dropout
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine, EngineInputs

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from benchmarks import results
 from benchmarks.training import Stepper, frappe_or_made, full_size, per_s, trained
 from benchmarks.verbs import environment, measured
+from hpcncf.data.arrays import pack_rows
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.arrays import pack_rows
-from hpcncf.ncf.data.prepared import Prepared
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 3

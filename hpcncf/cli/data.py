@@ -15,8 +15,8 @@ from hpcncf.cli import data_bench
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcncf.ncf.data.manifest import Manifest
-    from hpcncf.ncf.data.prepare import PreparedFolder
+    from hpcncf.data.manifest import Manifest
+    from hpcncf.data.prepare import PreparedFolder
 
 Report = Callable[[str], None]
 
@@ -109,7 +109,7 @@ def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
     source: Any = getattr(args, "source", None)
     output, force = args.output, args.force
     if args.dataset == "ncf":
-        from hpcncf.ncf.data.datasets import prepare_ncf_files
+        from hpcncf.data.datasets import prepare_ncf_files
 
         return prepare_ncf_files(output, source, force)
     seed, negatives = args.seed, args.test_negatives
@@ -120,14 +120,14 @@ def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
     if args.dataset == "synthetic":
         return _write_synthetic(args)
     if args.dataset in ("csv", "parquet"):
-        from hpcncf.ncf.data.readers import Columns, prepare_table
+        from hpcncf.data.readers import Columns, prepare_table
 
         context = tuple(name.strip() for name in args.context.split(",") if name.strip())
         columns = Columns(args.user, args.item, context, args.time)
         threads = _threads(args) if args.dataset == "parquet" else 1
         own = (columns, seed, negatives, force, report, threads)
         return prepare_table(output, source, args.dataset, *own)
-    from hpcncf.ncf.data import datasets
+    from hpcncf.data import datasets
 
     if args.dataset == "movielens":
         return datasets.prepare_movielens(output, source, seed, negatives, force, report)
@@ -155,7 +155,7 @@ def _threads(args: argparse.Namespace) -> int:
 
 
 def _write_synthetic(args: argparse.Namespace) -> PreparedFolder:
-    from hpcncf.ncf.data import synthetic
+    from hpcncf.data import synthetic
 
     shape = (args.users, args.items, args.rows)
     own = {"seed": args.seed, "test_negatives": args.test_negatives, "force": args.force}
@@ -197,7 +197,7 @@ class ProgressLine:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from hpcncf.ncf.data.prepared import load_prepared
+    from hpcncf.data.prepared import load_prepared
 
     data = load_prepared(args.folder)
     manifest, unseen = data.manifest, int(data.test_unseen.sum())

@@ -82,10 +82,10 @@ def _way(run: Run) -> dict[str, Any]:
 
 
 def _measured(run: Run, seconds: float) -> LoaderSpeed:
+    from hpcncf.data.prepared import load_prepared
     from hpcncf.launcher.environment import Place
     from hpcncf.ncf import distributed
     from hpcncf.ncf.batches import Schedule
-    from hpcncf.ncf.data.prepared import load_prepared
     from hpcncf.ncf.loaders import CPU, measure_loader
 
     assert run.training is not None

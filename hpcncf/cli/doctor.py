@@ -388,7 +388,7 @@ def _command_output(*command: str) -> str:
 def data() -> Section:
     """Prepared folders below data/ here, those of no use any more with the reason, and where
     downloads are looked for."""
-    from hpcncf.ncf.data.manifest import DataError, content_key
+    from hpcncf.data.manifest import DataError, content_key
 
     prepared, useless = list[str](), list[str]()
     for folder in sorted(Path("data").iterdir()) if Path("data").is_dir() else []:

@@ -206,7 +206,7 @@ def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float
 
 def _unprepared(plan: Plan) -> list[str]:
     """The command that makes each folder of data which is not there yet."""
-    from hpcncf.ncf.data.manifest import prepare_command
+    from hpcncf.data.manifest import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]
     return list(dict.fromkeys(prepare_command(data.dataset, Path(data.path)) for data in missing))

@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 def _settings(plan: Plan) -> list[dict[str, Any]]:
     """Of each point of the plan, as a row of the table of runs has them. Raises UsageError."""
     from hpcncf.collect.collect import settings
+    from hpcncf.data.manifest import prepare_command
     from hpcncf.errors import UsageError
-    from hpcncf.ncf.data.manifest import prepare_command
 
     firsts = [run for run in plan.runs if run.repeat == 0]
     if len(firsts) > MOST:

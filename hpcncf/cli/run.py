@@ -131,7 +131,7 @@ def write_json(path: Path, recorded: Recorded) -> None:
     import json
 
     from hpcncf.cli.run_summary import conclusion
-    from hpcncf.records.schema import write_text
+    from hpcncf.files import write_text
 
     plain = {
         "folder": str(recorded.folder),

@@ -302,8 +302,8 @@ def _doubts(found: Outcome | ProgramOutcome) -> list[str]:
 
 def _job_file_outcome(tuning: JobFile, now: Now) -> tuple[dict[str, Any], list[str]]:
     """As JSON, and in words."""
+    from hpcncf.files import write_text
     from hpcncf.records.plan_file import writing
-    from hpcncf.records.schema import write_text
     from hpcncf.tune.outcome import find_outcome, left_out
 
     found = find_outcome(tuning, now)

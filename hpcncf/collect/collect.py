@@ -27,10 +27,11 @@ from hpcncf.collect.attempt_table import (
 )
 from hpcncf.collect.resource_columns import MEASURED, measure, warnings
 from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio, reports
+from hpcncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.errors import printable
+from hpcncf.files import write_text
 from hpcncf.job.plan import Run, configuration_id
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf.ncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import locked, read_plan
 from hpcncf.records.schema import (
@@ -47,7 +48,6 @@ from hpcncf.records.schema import (
     Sync,
     TrainingRecord,
     read_record,
-    write_text,
 )
 from hpcncf.slurm.accounting import accounts
 from hpcncf.state import status

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
+from hpcncf.data.manifest import content_key, is_prepared, read_manifest
 from hpcncf.errors import UsageError, abbreviate
 from hpcncf.job.plan import (
     Plan,
@@ -23,7 +24,6 @@ from hpcncf.job.plan import (
     with_engine_fallback,
 )
 from hpcncf.job.spec import JobSpec, Program, validation_error
-from hpcncf.ncf.data.manifest import content_key, is_prepared, read_manifest
 
 BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_size_per_rank"})
 

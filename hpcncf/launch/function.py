@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.files import make_folder
 from hpcncf.job.plan import Plan, expand_job
 from hpcncf.job.spec import JobSpec, validate_settings
 from hpcncf.launch import submit as launch
 from hpcncf.launch.cancel import cancel
-from hpcncf.paths import ResultPaths, make_folder
+from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.query import RateLimitedStates, job_states

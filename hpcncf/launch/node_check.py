@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
+from hpcncf.data.manifest import content_key
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.launch.job_arrays import raise_refusals
 from hpcncf.launcher.allocation import allocated_cores
 from hpcncf.monitor.cgroup import memory_limit, usable
-from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import package_versions
 from hpcncf.records.schema import (

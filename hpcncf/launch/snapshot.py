@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from hpcncf.errors import UsageError
+from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program
-from hpcncf.paths import ResultPaths, make_folder
+from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import checkout, git_bytes, git_text
 from hpcncf.records.plan_file import has_snapshot
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from hpcncf.data import manifest
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Program, Resources
@@ -17,7 +18,6 @@ from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
 from hpcncf.launch.job_arrays import Delivery, query_queued, recover_arrays, send_arrays
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine
-from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
 from hpcncf.records.plan_file import locked, write_plan, writing

@@ -19,15 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hpcncf.data import sampling
+from hpcncf.data.arrays import possible_positives, unpack_context
+from hpcncf.data.manifest import Manifest
+from hpcncf.data.prepared import Prepared
 from hpcncf.errors import HpcncfError, plural
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import GIB, model_bytes
 from hpcncf.monitor.cgroup import memory_limit
-from hpcncf.ncf import sampling
-from hpcncf.ncf.data.arrays import possible_positives, unpack_context
-from hpcncf.ncf.data.manifest import Manifest
-from hpcncf.ncf.data.prepared import Prepared
 
 ORDER_CHUNK = 65_536
 

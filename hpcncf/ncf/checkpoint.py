@@ -16,10 +16,11 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
+from hpcncf.files import set_shared_mode
 from hpcncf.job.plan import Run
 from hpcncf.launcher.environment import Place
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.paths import RunPaths, set_shared_mode
+from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch
 
 REPORT_EVERY_S: Final = 2.0

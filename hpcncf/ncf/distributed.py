@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from hpcncf.data import sampling
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
 from hpcncf.launcher.environment import Place, master
@@ -32,7 +33,6 @@ from hpcncf.launcher.rendezvous import (
 from hpcncf.launcher.signals import Request
 from hpcncf.monitor import node
 from hpcncf.monitor.cgroup import cpu_list, quota, usable_cpus
-from hpcncf.ncf import sampling
 
 AGREE_EVERY_S = 0.5
 

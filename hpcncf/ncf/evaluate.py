@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from hpcncf.data import sampling
+from hpcncf.data.prepared import Prepared
 from hpcncf.launcher.environment import Place
-from hpcncf.ncf import sampling
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.model import NeuMF
 
 # The first layer is linear in its input. An item's share of it is computed once for all test rows,

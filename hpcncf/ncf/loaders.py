@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from hpcncf.data import sampling
+from hpcncf.data.arrays import unpack_context
+from hpcncf.data.prepared import Prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import shared_memory_bytes
-from hpcncf.ncf import sampling
 from hpcncf.ncf.batches import (
     Batch,
     BatchRows,
@@ -33,8 +35,6 @@ from hpcncf.ncf.batches import (
     Schedule,
     build_batch,
 )
-from hpcncf.ncf.data.arrays import unpack_context
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.distributed import synchronize
 
 TERMINATION_GRACE_S = 10

@@ -7,8 +7,8 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from hpcncf.data.manifest import Manifest
 from hpcncf.job.spec import Model
-from hpcncf.ncf.data.manifest import Manifest
 
 
 class NeuMF(nn.Module):

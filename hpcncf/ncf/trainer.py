@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 import torch
 
+from hpcncf.data import sampling
+from hpcncf.data.prepared import Prepared, score_counts
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
@@ -20,7 +22,7 @@ from hpcncf.job.validate import describe_no_effect
 from hpcncf.launcher.environment import Place
 from hpcncf.launcher.signals import Request, Stopped
 from hpcncf.monitor import procfs
-from hpcncf.ncf import model, sampling
+from hpcncf.ncf import model
 from hpcncf.ncf.batches import (
     InstanceSource,
     Schedule,
@@ -39,7 +41,6 @@ from hpcncf.ncf.checkpoint import (
     save_checkpoint,
     set_aside,
 )
-from hpcncf.ncf.data.prepared import Prepared, score_counts
 from hpcncf.ncf.distributed import (
     Agreement,
     Decision,

@@ -13,11 +13,12 @@ import yaml
 from pydantic import ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.files import make_folder, open_lock, write_text
 from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Plan, Run, merge_plans
 from hpcncf.job.spec import JobSpec, Program
-from hpcncf.paths import ResultPaths, make_folder, open_lock
-from hpcncf.records.schema import RecordError, read_regular, write_text
+from hpcncf.paths import ResultPaths
+from hpcncf.records.schema import RecordError, read_regular
 
 
 class JobDumper(yaml.SafeDumper):

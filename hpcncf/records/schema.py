@@ -10,7 +10,6 @@ import stat
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
@@ -24,7 +23,7 @@ from pydantic import (
 )
 
 from hpcncf.errors import HpcncfError, abbreviate
-from hpcncf.paths import make_folder, set_shared_mode
+from hpcncf.files import write_text
 
 SCHEMA_VERSION: Final = 1
 # A full disk, or a file server that is away or read-only for a moment: worth waiting for if a run
@@ -734,27 +733,6 @@ R = TypeVar("R", bound=RecordPart)
 
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write the file completely or not at all: others may read or write it at the same time."""
-    make_folder(path.parent)
-    partial = NamedTemporaryFile(  # noqa: SIM115
-        "w",
-        dir=path.parent,
-        prefix=f".{path.name}.",
-        delete=False,
-        encoding="utf-8",
-        errors="backslashreplace",  # a file's name that is not UTF-8
-    )
-    try:
-        with partial:
-            partial.write(text)
-            set_shared_mode(partial.fileno(), path.parent)  # a temporary file is 0600
-        Path(partial.name).replace(path)
-    except BaseException:
-        Path(partial.name).unlink(missing_ok=True)
-        raise
 
 
 def write_record(path: Path, record: BaseModel) -> None:

@@ -13,12 +13,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
+from hpcncf.data.manifest import prepare_command, read_manifest
 from hpcncf.errors import UsageError
 from hpcncf.job.load import load_job, read_data_keys, read_datasets
 from hpcncf.job.plan import Run, grid_points, missing_native_engine, with_engine_fallback
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import find_refusals
-from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import with_absolute_site

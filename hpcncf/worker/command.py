@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.launcher.environment import Place, end_line, launched_by, print_line, rendezvous
 from hpcncf.launcher.signals import Decision, Held, Stopped, decide, put_back
 from hpcncf.monitor.cgroup import in_slurm_step
-from hpcncf.paths import AttemptPaths, RunPaths, make_folder
+from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host
 from hpcncf.records.schema import Outcome, RankRecord

@@ -172,9 +172,9 @@ def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
         position_and_length = asdict(position) | {"epochs": epochs}
         write_progress(recorded.monitor, run, recorded.attempt, **position_and_length)
 
+    from hpcncf.data.prepared import load_prepared
     from hpcncf.ncf import profiling
     from hpcncf.ncf.checkpoint import TrainingProgress
-    from hpcncf.ncf.data.prepared import load_prepared
     from hpcncf.ncf.distributed import gather_objects, join_group, pin_rank
     from hpcncf.ncf.trainer import Trainer
 

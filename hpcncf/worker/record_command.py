@@ -13,6 +13,7 @@ from typing import Any, Final
 import psutil
 
 from hpcncf.errors import signal_name
+from hpcncf.files import make_folder
 from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.launcher.allocation import allocated_cores
@@ -25,7 +26,7 @@ from hpcncf.launcher.environment import (
 )
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.monitor_thread import Measured
-from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.probe.launch import observed, unobservable
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
 from hpcncf.records.claims import claim_attempt, process_start

@@ -17,11 +17,12 @@ from make_results import plan_of
 
 from hpcncf import cli
 from hpcncf.cli.output import ID, table_layout
+from hpcncf.files import write_text
 from hpcncf.job import load
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import leave_plan
-from hpcncf.records.schema import read_record, write_record, write_text
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import (
     Submission,
     SubmittedJob,

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from trained import POSITIVES, furthest, trained, typical
 
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.native.builds import installed_builds
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 
 STEPS = 500
 NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")

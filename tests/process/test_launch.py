@@ -15,6 +15,7 @@ from conftest import FakeSlurm
 from hpcncf.cli import main
 from hpcncf.cli.failures import failures_page
 from hpcncf.cli.progress import table_progress
+from hpcncf.data import synthetic
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
 from hpcncf.job.plan import Plan, Run, expand_job
@@ -31,7 +32,6 @@ from hpcncf.launch.submit import (
 )
 from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable
-from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import leave_plan, read_plan

@@ -18,10 +18,14 @@ import pytest
 import torch
 from make_runs import tiny
 
+from hpcncf.data import sampling
+from hpcncf.data.arrays import Rows, Split, unpack_context
+from hpcncf.data.prepare import Recipe, write_prepared
+from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.split import draw_test_negatives, write_split
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import shared_memory_bytes
-from hpcncf.ncf import sampling
 from hpcncf.ncf.batches import (
     Batch,
     EpochOrder,
@@ -30,10 +34,6 @@ from hpcncf.ncf.batches import (
     build_batch,
     copied_to_device,
 )
-from hpcncf.ncf.data.arrays import Rows, Split, unpack_context
-from hpcncf.ncf.data.prepare import Recipe, write_prepared
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.data.split import draw_test_negatives, write_split
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
@@ -131,7 +131,7 @@ LEFT = """
 import sys
 from pathlib import Path
 from hpcncf.ncf import loaders
-from hpcncf.ncf.data import prepared
+from hpcncf.data import prepared
 from hpcncf.ncf.batches import InstanceSource, Schedule
 from hpcncf.job.spec import Training
 

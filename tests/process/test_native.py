@@ -13,15 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from hpcncf.data import sampling, synthetic
+from hpcncf.data.arrays import build_buckets, pack_rows
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.native import builds
 from hpcncf.native.builds import Span
-from hpcncf.ncf import sampling
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.arrays import build_buckets, pack_rows
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native import Native
 from hpcncf.ncf.evaluate import rank_test_rows
 from hpcncf.ncf.loaders import Loader

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.sampling import rank_shard
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.native.builds import Span, cpu_flags, installed_builds, select_build
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native import NO_SPAN, Bytes, Kernel
-from hpcncf.ncf.sampling import rank_shard
 
 BATCH, ROWS, LINE = 64, 1000, 64
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.paths import ResultPaths, RunPaths, make_folder, open_lock
+from hpcncf.files import make_folder, open_lock, write_text
+from hpcncf.paths import ResultPaths, RunPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import read_plan
-from hpcncf.records.schema import write_text
 from hpcncf.records.submissions import read_submissions, user
 
 GROUP, FIRST, SECOND = 4242, 4243, 4244

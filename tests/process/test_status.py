@@ -13,10 +13,11 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
+from hpcncf.files import write_text
 from hpcncf.job import plan
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.schema import End, read_record, utc_now, write_record, write_text
+from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, begin, cancel, files
 from hpcncf.state import status
 from hpcncf.state.status import RunState

@@ -14,12 +14,12 @@ import torch.distributed as dist
 from make_runs import tiny
 from ranks_together import together
 
+from hpcncf.data.prepared import load_prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.ncf import model, sync
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.precision import optimizer_moments
 from hpcncf.ncf.engines.reference import Reference

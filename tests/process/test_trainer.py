@@ -14,15 +14,15 @@ from make_results import rank_record
 from make_runs import planned, trainer
 
 from hpcncf.cli.train import summary
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import load_prepared
+from hpcncf.data.readers import Columns, prepare_table
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.signals import Stopped
 from hpcncf.native.builds import installed_builds
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.checkpoint import TrainingProgress, checkpoint_paths, load_checkpoint
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.readers import Columns, prepare_table
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.trainer import _sampled_steps, mean_rows_per_step
 from hpcncf.paths import RunPaths

@@ -15,10 +15,10 @@ import pytest
 import torch
 import yaml
 
+from hpcncf.data.prepared import load_prepared
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import find_conflicts
 from hpcncf.launcher.environment import Place
-from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.model import initial_model

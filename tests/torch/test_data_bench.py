@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpcncf.cli import main
+from hpcncf.data.prepared import load_prepared
 from hpcncf.job.spec import Training
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.loaders import measure_loader
 
 GRID = "grid: {training.loader: [per_sample, vectorized], training.epochs: [1, 2]}\n"

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from make_results import manifest
 from make_runs import planned, tiny
 
+from hpcncf.data import sampling
+from hpcncf.data.prepared import Prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
-from hpcncf.ncf import batches, sampling
+from hpcncf.ncf import batches
 from hpcncf.ncf.batches import (
     Resident,
     Schedule,
@@ -23,7 +25,6 @@ from hpcncf.ncf.batches import (
     check_model_memory,
     device_loader_bytes,
 )
-from hpcncf.ncf.data.prepared import Prepared
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 SEEDS = st.integers(0, 2**63 - 1)

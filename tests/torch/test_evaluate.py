@@ -17,14 +17,14 @@ from make_runs import planned, trainer
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hpcncf.data.arrays import build_buckets, row_dtype
+from hpcncf.data.manifest import Manifest
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.native.builds import installed_builds
 from hpcncf.ncf import evaluate
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.arrays import build_buckets, row_dtype
-from hpcncf.ncf.data.manifest import Manifest
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.evaluate import Candidates, Quality, count_pairs
 from hpcncf.ncf.model import NeuMF, initial_model

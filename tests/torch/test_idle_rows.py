@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.native.builds import Span, cpu_flags, installed_builds, select_build
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native import Kernel
 from hpcncf.ncf.engines.row_optimizers import AdamRows, StepCounter
 from hpcncf.remedies.idle_rows import MAX_SINGLE_STEP, IdleAdam, bias_corrections

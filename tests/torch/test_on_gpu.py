@@ -17,11 +17,11 @@ from fake_gpu import DEVICE, FakeGpu, HostWaits, fake_gpu
 from make_runs import planned, trainer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.loaders import Loader

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.precision import (
     OptimizerSteps,
     Products,

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from trained import POSITIVES, furthest, trained
 
+from hpcncf.data import synthetic
+from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import BatchRows, BatchWindow, Schedule
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.cuda_graph import CapturedStep
 from hpcncf.ncf.engines.row_optimizers import StepCounter
 from hpcncf.ncf.engines.rowwise import Rowwise

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpcncf.ncf import sampling
+from hpcncf.data import sampling
 
 FULL = 0xFFFFFFFF
 

@@ -12,6 +12,7 @@ import make_results
 import pytest
 from make_results import START
 
+from hpcncf import files
 from hpcncf.cli import main
 from hpcncf.collect import resource_columns
 from hpcncf.collect.collect import COLUMNS, Collected, as_csv, collect, write
@@ -113,7 +114,7 @@ def test_a_cell_is_plain_text() -> None:
 def test_retired_runs_are_kept_and_do_not_count(paths: ResultPaths) -> None:
     old = make_results.plan_of(paths)
     kept = old.model_copy(update={"runs": old.runs[:2]})
-    schema.write_text(paths.plan, merge_plans(old, kept).model_dump_json())
+    files.write_text(paths.plan, merge_plans(old, kept).model_dump_json())
     make_results.complete(paths, old.runs[:2])
     found = collect(paths)
     assert len(found.runs) == 6

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.arrays import bucket_of, build_buckets, possible_positives
-from hpcncf.ncf.data.manifest import SLOTS
+from hpcncf.data.arrays import bucket_of, build_buckets, possible_positives
+from hpcncf.data.manifest import SLOTS
 
 ITEMS = 100_000
 RANDOM = np.random.default_rng(3)

@@ -13,8 +13,8 @@ from make_results import of_format_3
 
 from hpcncf import cli
 from hpcncf.cli import data
+from hpcncf.data.manifest import DataError, prepare_command, read_manifest
 from hpcncf.errors import UsageError
-from hpcncf.ncf.data.manifest import DataError, prepare_command, read_manifest
 
 TINY = ["synthetic", "--users", "9", "--items", "40", "--rows", "70", "--test-negatives", "9"]
 

@@ -20,9 +20,9 @@ import pytest
 from make_results import of_format_3
 
 from hpcncf import cli
-from hpcncf.ncf.data import datasets, manifest
-from hpcncf.ncf.data.arrays import unpack_context
-from hpcncf.ncf.data.datasets import (
+from hpcncf.data import datasets, manifest
+from hpcncf.data.arrays import unpack_context
+from hpcncf.data.datasets import (
     CATEGORIES,
     ZIP,
     Unavailable,
@@ -35,8 +35,8 @@ from hpcncf.ncf.data.datasets import (
     prepare_yelp,
     read_frappe,
 )
-from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.manifest import DataError
+from hpcncf.data.prepared import Prepared, load_prepared
 
 CONTENT = b"rows" * 50_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -17,10 +17,10 @@ import pytest
 from make_results import of_format_3
 
 from hpcncf import cli
-from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.arrays import unpack_context
-from hpcncf.ncf.data.datasets import ZIP, prepare_frappe, prepare_movielens, prepare_ncf_files
-from hpcncf.ncf.data.manifest import (
+from hpcncf.data import prepared, synthetic
+from hpcncf.data.arrays import unpack_context
+from hpcncf.data.datasets import ZIP, prepare_frappe, prepare_movielens, prepare_ncf_files
+from hpcncf.data.manifest import (
     MANIFEST_NAME,
     SLOTS,
     DataError,
@@ -30,8 +30,8 @@ from hpcncf.ncf.data.manifest import (
     read_manifest,
     read_outline,
 )
-from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
-from hpcncf.ncf.data.prepared import load_prepared, score_counts
+from hpcncf.data.prepare import PreparedFolder, Recipe, write_prepared
+from hpcncf.data.prepared import load_prepared, score_counts
 
 
 def prepare(folder: Path, seed: int = 1, force: bool = False) -> PreparedFolder:

@@ -14,15 +14,15 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from hpcncf.ncf.data.arrays import unpack_context
-from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.data.readers import Columns, prepare_table
+from hpcncf.data.arrays import unpack_context
+from hpcncf.data.manifest import DataError
+from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.readers import Columns, prepare_table
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 from pyarrow import parquet  # noqa: E402
 
-from hpcncf.ncf.data.readers import read_parquet  # noqa: E402
+from hpcncf.data.readers import read_parquet  # noqa: E402
 
 Kind = Literal["csv", "parquet"]
 BOTH = pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -276,8 +276,8 @@ def test_threads_do_not_change_the_prepared_data(tmp_path: Path) -> None:
 PEAK = """
 import sys, tracemalloc
 from pathlib import Path
-from hpcncf.ncf.data import prepare, split
-from hpcncf.ncf.data.readers import Columns, prepare_table
+from hpcncf.data import prepare, split
+from hpcncf.data.readers import Columns, prepare_table
 prepare.ROWS_OF_BLOCK, split.PART_PAIRS, split.PART_BYTES = 1 << 13, 1 << 13, 1 << 17
 source = Path(sys.argv[1])
 tracemalloc.start()

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from numpy.typing import NDArray
 
-from hpcncf.ncf import sampling
-from hpcncf.ncf.data import split as splitting
-from hpcncf.ncf.data.arrays import (
+from hpcncf.data import sampling
+from hpcncf.data import split as splitting
+from hpcncf.data.arrays import (
     Floats,
     Int64s,
     Rows,
@@ -27,8 +27,8 @@ from hpcncf.ncf.data.arrays import (
     row_dtype,
     unpack_context,
 )
-from hpcncf.ncf.data.manifest import SLOTS, DataError
-from hpcncf.ncf.data.split import (
+from hpcncf.data.manifest import SLOTS, DataError
+from hpcncf.data.split import (
     Block,
     Interactions,
     choose_test_rows,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.manifest import DataError, Manifest
-from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.synthetic import SHAPES, Shape, column_names, generate
+from hpcncf.data import synthetic
+from hpcncf.data.manifest import DataError, Manifest
+from hpcncf.data.prepared import load_prepared
+from hpcncf.data.synthetic import SHAPES, Shape, column_names, generate
 
 
 @given(

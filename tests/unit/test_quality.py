@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from make_runs import planned, trainer
 
+from hpcncf.data.datasets import prepare_frappe
 from hpcncf.job.spec import Model
 from hpcncf.native.builds import cpu_flags, installed_builds, select_build
-from hpcncf.ncf.data.datasets import prepare_frappe
 
 # The fastest that there is: all compute the same, as tests of each hold.
 ENGINE = "native" if select_build(installed_builds(), cpu_flags()) else "reference"

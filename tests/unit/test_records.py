@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcncf import files
 from hpcncf.paths import RunPaths
 from hpcncf.records import schema
 from hpcncf.records.schema import Progress, RecordError
@@ -65,7 +66,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     schema.write_record(path, progress())
     before = path.read_text()
     with pytest.raises(TypeError):
-        schema.write_text(path, 3)  # type: ignore[arg-type]
+        files.write_text(path, 3)  # type: ignore[arg-type]
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["a.json"]  # noqa: PTH208
 
@@ -146,7 +147,7 @@ def test_a_pipe_among_the_records_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_utf_8_can_be_written_of(tmp_path: Path) -> None:
-    schema.write_text(tmp_path / "text", "x\udcff")
+    files.write_text(tmp_path / "text", "x\udcff")
     assert (tmp_path / "text").read_text() == "x\\udcff"
 
 

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import ValidationError
 
+from hpcncf.data.manifest import DataError
 from hpcncf.errors import UsageError
+from hpcncf.files import write_text
 from hpcncf.job.load import apply_override, build_plan, load_job
 from hpcncf.job.plan import Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec, Program, Resources
-from hpcncf.ncf.data.manifest import DataError
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper, read_plan
-from hpcncf.records.schema import write_text
 from hpcncf.slurm.batch_script import Source, directives, plain_script
 from hpcncf.slurm.site import Site, load_sites
 from hpcncf_analysis.advice.judge import (

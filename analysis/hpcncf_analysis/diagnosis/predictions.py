@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import yaml
 
+from hpcncf import files
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
 from hpcncf.job import plan
@@ -77,7 +78,7 @@ def predict_remedies(paths: ResultPaths, path: Path) -> list[Prediction]:
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     head = "# The job as it was, with a point for each remedy that a setting applies.\n"
     with writing(path.parent):
-        schema.write_text(path, head + text)
+        files.write_text(path, head + text)
     return [kept.get(name, made) for name, (_, made) in remedies.items()]
 
 

@@ -8,8 +8,8 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from hpcncf.collect.collect import Collected
-from hpcncf.paths import ResultPaths, make_folder, set_shared_mode
-from hpcncf.records.schema import write_text
+from hpcncf.files import make_folder, set_shared_mode, write_text
+from hpcncf.paths import ResultPaths
 from hpcncf_analysis.advice.next_job import (
     Advice,
     judge_job,

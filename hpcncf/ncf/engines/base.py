@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import Candidates

@@ -15,6 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hpcncf.data import sampling
+from hpcncf.data.arrays import row_dtype
+from hpcncf.data.manifest import SLOTS
+from hpcncf.data.prepared import Prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.native.builds import (
@@ -28,11 +32,7 @@ from hpcncf.native.builds import (
     check_status,
     load_library,
 )
-from hpcncf.ncf import sampling
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.data.arrays import row_dtype
-from hpcncf.ncf.data.manifest import SLOTS
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF

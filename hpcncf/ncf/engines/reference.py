@@ -14,10 +14,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from hpcncf.data.prepared import Prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf.batches import Batch, copied_to_device
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines import precision
 from hpcncf.ncf.engines.precision import HALF_DTYPES, OptimizerSteps
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Training
 from hpcncf.ncf.batches import copied_to_device
-from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.cuda_graph import FixedSizeStep
 from hpcncf.ncf.engines.precision import Products
 from hpcncf.ncf.engines.row_optimizers import ROW_OPTIMIZERS, DenseLayers, RowTable, StepCounter

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
-from hpcncf.ncf.data.manifest import WrongRequest
-from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
-from hpcncf.ncf.data.split import draw_test_negatives, write_split
+from hpcncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
+from hpcncf.data.manifest import WrongRequest
+from hpcncf.data.prepare import PreparedFolder, Recipe, write_prepared
+from hpcncf.data.split import draw_test_negatives, write_split
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1

@@ -16,7 +16,7 @@ from typing import IO, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.manifest import (
+from hpcncf.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     DataError,
@@ -27,9 +27,9 @@ from hpcncf.ncf.data.manifest import (
     read_outline,
     wrong_format_error,
 )
-from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.split import Block, Interactions, fits_a_byte, leave_one_out
-from hpcncf.records.schema import write_text
+from hpcncf.data.prepared import load_prepared
+from hpcncf.data.split import Block, Interactions, fits_a_byte, leave_one_out
+from hpcncf.files import write_text
 
 ROWS_OF_BLOCK: Final = 1 << 18
 MAX_TEXTS: Final = 256

@@ -21,8 +21,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks
+from hpcncf.data.manifest import DataError, WrongRequest
+from hpcncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks
 
 ROWS_AT_ONCE: Final = 1 << 10  # more do not fit into the cache: half as fast
 PARQUET_ROWS: Final = 1 << 16

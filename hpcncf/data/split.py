@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from hpcncf.ncf.data.arrays import (
+from hpcncf.data.arrays import (
     Floats,
     Int32s,
     Int64s,
@@ -27,8 +27,8 @@ from hpcncf.ncf.data.arrays import (
     pack_rows,
     row_dtype,
 )
-from hpcncf.ncf.data.manifest import SLOTS, DataError
-from hpcncf.ncf.sampling import (
+from hpcncf.data.manifest import SLOTS, DataError
+from hpcncf.data.sampling import (
     HELD_OUT,
     TEST_NEGATIVES,
     nth_absent,

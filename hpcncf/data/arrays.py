@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.manifest import SLOTS
+from hpcncf.data.manifest import SLOTS
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -43,18 +43,17 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from hpcncf.errors import abbreviate
-from hpcncf.ncf.data.arrays import Int64s, Rows, Split
-from hpcncf.ncf.data.manifest import (
+from hpcncf.data.arrays import Int64s, Rows, Split
+from hpcncf.data.manifest import (
     FORMAT_VERSION,
     DataError,
     WrongRequest,
     read_outline,
     wrong_format_error,
 )
-from hpcncf.ncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks, write_prepared
-from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.readers import (
+from hpcncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks, write_prepared
+from hpcncf.data.prepared import load_prepared
+from hpcncf.data.readers import (
     ROWS_AT_ONCE,
     Report,
     describe_source,
@@ -63,8 +62,9 @@ from hpcncf.ncf.data.readers import (
     read_csv_rows,
     read_lines,
 )
-from hpcncf.ncf.data.split import write_split
-from hpcncf.ncf.data.synthetic import prepare_synthetic_like
+from hpcncf.data.split import write_split
+from hpcncf.data.synthetic import prepare_synthetic_like
+from hpcncf.errors import abbreviate
 
 ZIP: Final = "Mobile_Frappe.zip"
 SHA256: Final = "4adc616de57170f282397f6e6e30215f97fa7ad1b7f40bd12ef5dceaaf3e9b4e"

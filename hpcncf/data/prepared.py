@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.arrays import Floats, Int32s, Int64s, row_dtype
-from hpcncf.ncf.data.manifest import (
+from hpcncf.data.arrays import Floats, Int32s, Int64s, row_dtype
+from hpcncf.data.manifest import (
     MANIFEST_NAME,
     TOP_K,
     DataError,
@@ -23,7 +23,7 @@ from hpcncf.ncf.data.manifest import (
     array_types,
     read_manifest,
 )
-from hpcncf.ncf.sampling import find_positives
+from hpcncf.data.sampling import find_positives
 
 TEST_ROWS_AT_ONCE: Final = 1 << 10  # with their negatives, more do not fit into the cache
 TRAIN_ROWS_AT_ONCE: Final = 1 << 18
