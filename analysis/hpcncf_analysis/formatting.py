@@ -26,7 +26,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_metric(value: float | None) -> str:
-    """Of a meaning not known here: four significant digits, so that near ones differ."""
+    """Format a figure of unknown meaning with four significant digits, so that near ones differ."""
     return format_number(value) if value is None or abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -43,7 +43,7 @@ def format_cores(value: float | None) -> str:
 
 
 def format_hundredths(value: float | None) -> str:
-    """Figures that stand below each other, `1.00` above `1.31`."""
+    """Format figures of a column with two decimals: `1.00` above `1.31`."""
     return NONE if value is None else f"{value:.2f}"
 
 
@@ -67,8 +67,10 @@ def format_core_time(core_hours: float | None) -> str:
 
 
 def select_time_unit(hours: Iterable[float | None]) -> tuple[str, float]:
-    """The unit in which all of them can be read, and how many make an hour: `s` where the least
-    is below a tenth of an hour, else `h`. Those of none at all have no say."""
+    """Choose the unit for a column of times and its size as a share of an hour.
+
+    Seconds if the smallest is below a tenth of an hour, else hours; unknown times do not count.
+    """
     least = min((each for each in hours if each), default=0.0)
     return ("s", 3600.0) if least < 0.1 else ("h", 1.0)
 
@@ -80,5 +82,5 @@ def format_mebibytes(value: float | None) -> str:
 def format_interval(
     low: float | None, high: float | None, show: Callable[[float | None], str]
 ) -> str:
-    """`[low–high]`; nothing where one repeat gives none."""
+    """Format an interval as `[low–high]`; empty for a single repeat, which has none."""
     return "" if low is None or high is None else f"[{show(low)}–{show(high)}]"

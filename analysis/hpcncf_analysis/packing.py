@@ -67,7 +67,7 @@ COLUMNS: Final = [
 
 @dataclass(frozen=True)
 class Size:
-    """So many runs side by side: medians over the packs that were measured."""
+    """Medians over the measured packs of one size (number of runs side by side)."""
 
     runs: int
     total: float
@@ -92,7 +92,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Curve:
-    """The sizes of one setting, the smallest first."""
+    """Pack sizes measured for one setting, the smallest first."""
 
     label: str
     on_gpu: bool
@@ -109,18 +109,18 @@ class Curve:
 
     @property
     def recommended(self) -> Size:
-        """The fewest whose total is as good as the greatest."""
+        """The smallest size whose total speed is as good as the highest."""
         return next(one for one in self.sizes if one.total >= (1 - NEAR) * self.best.total)
 
     @property
     def falls_at(self) -> Size | None:
-        """The first size behind the best whose total is clearly less."""
+        """The first size above the best whose total speed is clearly lower."""
         behind = (one for one in self.sizes if one.runs > self.best.runs)
         return next((one for one in behind if one.total < (1 - NEAR) * self.best.total), None)
 
 
 def curves(rows: Iterable[Row]) -> list[Curve]:
-    """One for each setting that was packed, of the completed runs with a speed."""
+    """Build one curve for each setting whose runs were packed, completed and have a speed."""
     known = [row for row in rows if row.get("instances_per_s")]
     packs: dict[Settings, dict[bool, list[Pack]]] = defaultdict(lambda: defaultdict(list))
     for pack in _whole_packs(known):
@@ -147,7 +147,7 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
 
 
 def left_out(rows: Sequence[Row]) -> int:
-    """Packed runs whose pack counts for no curve."""
+    """Packed runs that are left out of all curves because their pack is incomplete."""
     known = [row for row in rows if row.get("instances_per_s")]
     counted = {id(row) for pack in _whole_packs(known) for row in pack}
     return sum(_runs_asked_for(row) > 1 and id(row) not in counted for row in rows)
@@ -158,7 +158,7 @@ def _runs_asked_for(row: Row) -> int:
 
 
 def _runs_sharing(row: Row) -> int:
-    """Runs that share a GPU; without one, a node."""
+    """Number of runs that share a GPU or, without GPUs, a node."""
     return int(row["runs_per_gpu"]) if row["gpus_per_node"] else _runs_asked_for(row)
 
 
@@ -189,13 +189,13 @@ def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
 
 
 def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], float]) -> Size:
-    """Of packs over several GPUs, one GPU's share."""
+    """Summarise the packs of one size; of packs over several GPUs, one GPU's share."""
     first = packs[0][0]
     cores = runs * int(first["cpus_per_task"])
     comparable = runs > 1 and not first["gpus_per_node"]
 
     def sums(name: str) -> list[float]:
-        """Of each pack that has the figure for all of its runs."""
+        """Sums over every pack that has the figure for all of its runs."""
         whole = [pack for pack in packs if all(row.get(name) is not None for row in pack)]
         return [runs / len(pack) * sum(row[name] for row in pack) for pack in whole]
 
@@ -216,7 +216,7 @@ def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], 
 
 
 def _overlap(pack: Pack) -> float:
-    """The time in which all were at work, over their mean time; 1 for a run alone."""
+    """Time in which all runs were active, over their mean duration; 1 for a run alone."""
     began = [row.get("worked_from") or 0.0 for row in pack]
     ended = [row.get("worked_to") or 0.0 for row in pack]
     spent = fmean(end - begin for begin, end in zip(began, ended, strict=True))
@@ -247,7 +247,7 @@ def _cells(curve: Curve, size: Size) -> list[str]:
 
 
 def sentences(curve: Curve) -> Iterator[str]:
-    """What is recommended, where the total falls, and what makes it worth less."""
+    """Sentences about the recommended size, where the total falls, and what limits the evidence."""
     if len(curve.sizes) == 1:
         runs = curve.sizes[0].runs
         text = f"only {runs} side by side were measured: others are needed to compare with."

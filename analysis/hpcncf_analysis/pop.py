@@ -19,7 +19,7 @@ SLOWER: Final = 0.02
 
 @dataclass(frozen=True)
 class Pop:
-    """A run's efficiencies, 0 to 1; `parallel` is the product of the three before it.
+    """POP efficiencies of a run, 0 to 1; `parallel` is the product of the three before it.
 
     The multiplicative model of POP (Performance Optimisation and Productivity, pop-coe.eu) and
     TALP. The wait for input is neither computing nor communication, so it is a factor of its own.
@@ -43,7 +43,7 @@ class Pop:
 
 
 def pop_from_rows(rows: Iterable[Row]) -> Pop | None:
-    """Of a run's rows in the table `ranks`; None where a rank did not train, or counted no step.
+    """Compute a run's efficiencies from its rows in `ranks`; None unless every rank counted steps.
 
     Only the counted steps enter. A rank is busy while it does not wait for other ranks, and useful
     while it does not wait for input either.
@@ -73,8 +73,10 @@ def pop_from_rows(rows: Iterable[Row]) -> Pop | None:
 
 
 def computation_scaling(base: Pop, this: Pop) -> float | None:
-    """Useful core-seconds for an instance, the base's over this run's: below 1 the same work takes
-    more (caches, memory bandwidth, threads that wait for one another).
+    """Useful core-seconds per instance of the base, divided by this run's.
+
+    Below 1, the same work takes longer: caches, memory bandwidth, threads that wait for each
+    other.
 
     POP's global efficiency is `this.parallel` times it, and over `base.parallel` that is the
     parallel efficiency of the speeds. None where no time was useful.
@@ -85,7 +87,7 @@ def computation_scaling(base: Pop, this: Pop) -> float | None:
 
 
 def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | None:
-    """POP's factors of each configuration's first run of several ranks; None where none was.
+    """POP's factors of each configuration's first run with several ranks; None without any.
 
     Computation scaling is against the base of its series.
     """

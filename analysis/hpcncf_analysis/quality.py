@@ -23,8 +23,9 @@ Row = Mapping[str, Any]
 
 
 def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
-    """The runs, with the scores of those that trained longer than another on the same task as they
-    were after as many epochs: `scored_epochs`; `hr10_at_end` is what it came to.
+    """The runs, with scores taken after as many epochs as every run of the task has.
+
+    `scored_epochs` says how many; `hr10_at_end` keeps the score at the end of the run.
 
     Unchanged where a run of the task was not evaluated after that epoch.
     """
@@ -76,8 +77,11 @@ def worse_models(configurations: Sequence[Configuration]) -> set[str]:
 
 
 def evaluation_task(one: Configuration) -> tuple[Any, ...]:
-    """What its quality is the answer to. Models are compared at equal instances seen, and a rank
-    among all items is not one among 99 of them."""
+    """The task that a quality score belongs to.
+
+    Models are compared after equal numbers of instances, and a rank among all items is not one
+    among 99 of them.
+    """
     row = one.rows[0]
     if one.is_command:
         return ("command", one.command, quality_metric(one))
@@ -86,7 +90,7 @@ def evaluation_task(one: Configuration) -> tuple[Any, ...]:
 
 
 def instances_seen(row: Row) -> int | None:
-    """Instances that the model was trained on; None if the data or the epochs are not known.
+    """Number of instances the model was trained on; None if data or epochs are unknown.
 
     A run that `max_steps` cut short saw a batch, with its negatives, in each step.
     """
@@ -108,8 +112,11 @@ def is_mostly_warmup(row: Row) -> bool:
 
 
 def quality_metric(one: Configuration) -> tuple[str, bool]:
-    """The figure that quality is judged by, and whether higher is better: HR@10, or for a command
-    the figure that its job names (`quality`, `better`), the loss by default."""
+    """The figure that quality is judged by, and whether higher is better.
+
+    HR@10; for a command the figure that its job names (`quality`, `better`), by default the
+    loss.
+    """
     name, _, better = str(one.rows[0].get("quality") or "loss:lower").partition(":")
     if not one.is_command or (name == "loss" and one.median("hr10") is not None):
         return "hr10", True
@@ -147,7 +154,7 @@ def is_worse(one: Configuration, best: Configuration) -> bool:
 
 
 def quality_gap(one: Configuration, best: Configuration) -> float | None:
-    """How much better the other is; None if the two do not compare."""
+    """How much better the other model is; None if the two cannot be compared."""
     if evaluation_task(one) != evaluation_task(best):
         return None
     if quality(one) is None or quality(best) is None:
@@ -177,7 +184,7 @@ def chance_margin(one: Configuration, other: Configuration) -> float | None:
 
 @dataclass(frozen=True)
 class TimeToQuality:
-    """Of one configuration's runs that evaluated; seconds are None where the median never came."""
+    """Time to the target of one configuration's runs; None where the median never reaches it."""
 
     configuration: Configuration
     target: float
@@ -209,7 +216,7 @@ def describe_time_to_quality(found: Sequence[TimeToQuality], target: float) -> s
 
 
 def time_to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | None:
-    """(seconds, epochs) of one run's rows of the table `epochs`, in order; None: never.
+    """Seconds and epochs until one run's `epochs` rows reach the target; None if they never do.
 
     The epochs of earlier attempts count as the checkpoint kept them; work that was lost does not.
     """
@@ -224,7 +231,7 @@ def time_to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | 
 def times_to_quality(
     shown: Iterable[Configuration], epochs: Iterable[Row], target: float
 ) -> list[TimeToQuality]:
-    """For every configuration with a run that evaluated HR@10."""
+    """Time to the target of every configuration with a run that evaluated HR@10."""
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)

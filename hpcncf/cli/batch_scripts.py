@@ -65,13 +65,13 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
 
 
 def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> why Slurm would refuse it; empty on a machine without Slurm."""
+    """Reasons why Slurm would refuse runs, by run id; empty on a machine without Slurm."""
     limits = submit.limits_of(job, submit.choose_cluster("auto"))
     return submit.find_refusals(list(runs), "slurm", limits)
 
 
 def _arrays(tasks: list[Task], quota: Quota) -> list[list[Task]]:
-    """The arrays that `submit` would send."""
+    """Arrays that `submit` would submit."""
     arrays: list[list[Task]] = []
     send_while_room(tasks, quota, arrays.append)
     if left := len(tasks) - sum(map(len, arrays)):

@@ -26,7 +26,7 @@ INDENT: Final = "    "
 
 @dataclass(frozen=True)
 class Failure:
-    """Runs that failed alike."""
+    """Runs that failed for the same reason."""
 
     runs: list[RunState]
     error: Mapping[str, str]
@@ -38,12 +38,12 @@ class Failure:
 
     @property
     def traceback(self) -> list[str]:
-        """Its last lines; none where the message is all that a user needs."""
+        """Last lines of the traceback; empty if the message says all that a user needs."""
         return self.error.get("traceback", "").rstrip().splitlines()[-LINES:]
 
     @property
     def unsaid(self) -> list[str] | None:
-        """Of the message what the reason leaves out; None where there is no message of ours."""
+        """Part of our message that the reason leaves out; None without such a message."""
         if not self.error or self.error.get("type") in OF_A_COMMAND:
             return None
         lines = self.error.get("message", "").splitlines()
@@ -51,7 +51,7 @@ class Failure:
 
 
 def grouped(states: Sequence[RunState]) -> list[Failure]:
-    """The most frequent first."""
+    """Group failed runs by reason, the most frequent first."""
     groups: dict[tuple[str, str], list[RunState]] = {}
     for state in states:
         if state.state in FAILED and not state.run.retired:
@@ -61,7 +61,7 @@ def grouped(states: Sequence[RunState]) -> list[Failure]:
 
 
 def _normalize_reason(reason: str) -> str:
-    """Without the numbers of jobs, ranks and processes, and names of nodes."""
+    """The reason without numbers of jobs, ranks and processes, and without node names."""
     plain = re.sub(r"(Slurm job |rank |task |process |port |pid )[\d_]+", r"\1N", reason)
     return re.sub(r"(task N on )[^\s:]+", r"\1N", plain)
 
@@ -72,7 +72,7 @@ def _error(state: RunState) -> Mapping[str, str]:
 
 
 def failures_page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> str:
-    """Empty if nothing failed. `full`: also tracebacks whose exception the reason has."""
+    """Page of failures, empty if nothing failed; `full` adds tracebacks."""
     return "\n".join(line for failure in grouped(states) for line in _lines(paths, failure, full))
 
 
@@ -108,7 +108,7 @@ def _failure_lines(failure: Failure, log: Path | None, full: bool) -> Iterator[s
 
 
 def log_of(paths: ResultPaths, state: RunState) -> Path | None:
-    """Where the cause most likely stands: what the failed rank printed, or the first."""
+    """Log that most likely holds the cause: the failed rank's, or the first one."""
     rank = next((record.rank for record in state.ranks if record.outcome == "failed"), 0)
     files = list[Path]()
     if state.attempt is not None:
@@ -132,7 +132,7 @@ def _tail(log: Path | None) -> list[str]:
 
 
 def plain_failures(paths: ResultPaths, states: Sequence[RunState]) -> list[dict[str, Any]]:
-    """For `--json`."""
+    """Failures as plain data for `--json`."""
     return [
         {
             "state": failure.first.state,

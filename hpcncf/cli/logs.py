@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
-    """How many runs share the log; 0 where it is this one's alone."""
+    """Number of runs that share the log; 0 if it belongs to this run alone."""
     from hpcncf.records.submissions import read_submissions
 
     last = read_submissions(paths).last(run_id)
@@ -61,7 +61,7 @@ def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
 def _select_attempt(
     paths: ResultPaths, run_id: str, number: int | None, rank: int
 ) -> tuple[int | None, list[Path]]:
-    """The attempt and its files; no attempt where the last Slurm job took none (yet)."""
+    """Select an attempt and its files; None if the last Slurm job has not started one."""
     if number is None and (left := _files_without_attempt(paths, run_id, rank)):
         return None, left
     attempt = _attempt(paths, run_id, number)
@@ -69,7 +69,7 @@ def _select_attempt(
 
 
 def _files_without_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
-    """Why it failed that early (a broken `setup`, no hpcncf on the node) stands nowhere else."""
+    """Files of a job that failed before its attempt: broken `setup`, hpcncf not installed."""
     from hpcncf.records.submissions import read_submissions
     from hpcncf.state.decide import slurm_logs
 
@@ -115,7 +115,7 @@ def _waits(paths: ResultPaths, run_id: str) -> str:
 
 
 def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
-    """The local launcher's log, or submitit's two of a Slurm task."""
+    """The local launcher's log, or the two files that submitit writes for a Slurm task."""
     from hpcncf.errors import UsageError
     from hpcncf.state.decide import attempt_logs
 
@@ -130,7 +130,7 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
 
 
 def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
-    """Whether the run is under way: by its claim, and now and then by all that is known."""
+    """Whether the run is still active: by its claim and, now and then, by its whole state."""
     from hpcncf.records.plan_file import read_plan
     from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state import status
@@ -149,7 +149,7 @@ def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
 
 
 def _print(files: list[Path], more_to_come: Callable[[], bool]) -> bool:
-    """All files, those that grow side by side; whether there was anything."""
+    """Print all files, interleaving those that grow; return whether there was any output."""
     printed = False
     logs = [file.open(errors="replace") for file in files]
     try:

@@ -14,7 +14,7 @@ Found = tuple[ResultPaths, Plan, Run]
 
 
 def run(run_id: str, results: Path | None) -> Found:
-    """Raises UsageError where no run, or more than one, begins so."""
+    """Find the run whose id begins with the text. Raises UsageError for none or several."""
     folders = [results] if results else found_here()
     found: list[Found] = []
     for folder in folders:

@@ -68,7 +68,7 @@ def _short(key: str, value: object) -> str:
 
 
 class Retired(argparse.Action):
-    """An option that is no longer one. `const`: what to use instead."""
+    """Removed option that refuses its use; `const` says what to use instead."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
         super().__init__(option_strings, dest, nargs="?", const=const, help=argparse.SUPPRESS)
@@ -78,7 +78,7 @@ class Retired(argparse.Action):
 
 
 def warn(*lines: str) -> None:
-    """On standard error, beside what the command prints."""
+    """Print a warning to standard error."""
     for line in lines:
         print(f"hpcncf: {printable(line)}", file=sys.stderr)
 
@@ -92,7 +92,7 @@ def width() -> int:
 
 
 def filled(sentence: str, indent: str = "") -> str:
-    """The sentence in lines of the terminal's width."""
+    """Wrap the sentence to the terminal's width."""
     return textwrap.fill(
         printable(sentence),
         width(),
@@ -152,7 +152,7 @@ def format_path(path: Path) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As a person says it: `0.42 s`, `73.1 s`, `2 h 19 min`."""
+    """Format a duration for people: `0.42 s`, `73.1 s`, `2 h 19 min`."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 120:

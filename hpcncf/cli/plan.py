@@ -65,7 +65,7 @@ def warn_of_job(job: JobSpec) -> None:
 
 
 def missing_programs(runs: Sequence[Run]) -> list[str]:
-    """A line for each program, or script of an interpreter, that does not exist here."""
+    """Warnings about programs, or scripts of an interpreter, that do not exist here."""
     found: dict[str, None] = {}
     for run in runs:
         if not run.words or isinstance(run.workload, str):
@@ -83,7 +83,7 @@ def missing_programs(runs: Sequence[Run]) -> list[str]:
 
 
 def incomplete_packs(plan: Plan) -> list[str]:
-    """A line for each request that has fewer runs than it asks resources for."""
+    """Warnings about requests that reserve resources for more runs than they have."""
     from hpcncf.job.plan import packs_by_resources
 
     lines = []
@@ -170,7 +170,7 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
 
 
 def _complete(runs: Sequence[Run], paths: ResultPaths) -> dict[str, float]:
-    """The core-hours of each run whose records are in the results folder, by id."""
+    """Core-hours of each run whose records are in the results folder, by run id."""
     from hpcncf.collect.resource_columns import elapsed
     from hpcncf.state.decide import is_complete, last_attempt
 
@@ -205,7 +205,7 @@ def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float
 
 
 def _unprepared(plan: Plan) -> list[str]:
-    """The command that makes each folder of data which is not there yet."""
+    """Command that prepares each folder of data that does not exist yet."""
     from hpcncf.data.manifest import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]

@@ -36,7 +36,7 @@ def describe_arrays(states: Sequence[RunState]) -> list[str]:
 
 
 def plain_arrays(states: Sequence[RunState]) -> list[dict[str, Any]]:
-    """For `--json`: a Slurm array's runs by state, and what those wait for that wait."""
+    """States of Slurm arrays as plain data for `--json`, with the reasons for waiting."""
     arrays: dict[str, list[RunState]] = defaultdict(list)
     for state in states:
         array, _, element = state.job.id.partition("_") if state.job else ("", "", "")
@@ -73,7 +73,7 @@ SAME_FIRST: Final = (
 
 
 def plain_progress(state: RunState) -> dict[str, Any]:
-    """For `--json`: what `status` knows of one run."""
+    """What `status` knows of one run, as plain data for `--json`."""
     return {
         "id": state.run.id,
         "state": state.state,
@@ -122,7 +122,7 @@ def run_figures(state: RunState) -> dict[str, float | None]:
 
 
 def _at_work_s(state: RunState) -> float | None:
-    """The run's own time, for its Slurm job may have worked at others before."""
+    """Duration of the run itself; its Slurm job may have processed other runs before."""
     if state.begun_at is not None:
         since = datetime.now(UTC) - datetime.fromisoformat(state.begun_at)
         return max(since.total_seconds(), 0.0)  # the node's clock may be ahead
@@ -171,7 +171,7 @@ def _too_few_cores(state: RunState) -> str:
 
 
 def describe_too_few_cores(states: Sequence[RunState]) -> list[str]:
-    """A loud line for each shape of run that cannot use what Slurm gave it."""
+    """Prominent warnings about runs that cannot use the cores Slurm gave them."""
     return [
         f"{warning} in {_named(runs)}: see how srun binds them (docs/your-cluster.md)"
         for warning, runs in _grouped(states, _too_few_cores).items()
@@ -181,7 +181,7 @@ def describe_too_few_cores(states: Sequence[RunState]) -> list[str]:
 def _grouped(
     states: Sequence[RunState], line_of: Callable[[RunState], str]
 ) -> dict[str, list[RunState]]:
-    """The runs of each line, without those that have none."""
+    """Group runs by the line that describes them, leaving out runs without one."""
     runs: dict[str, list[RunState]] = {}
     for state in states:
         if line := line_of(state):
@@ -208,7 +208,7 @@ def _epoch(state: RunState) -> str:
 
 
 def _observed(now: Progress) -> list[str]:
-    """What the probe sees: `1,204 steps`, `input 62 %, optimizer 21 %`."""
+    """Summary of what the probe has seen: `1,204 steps`, `input 62 %, optimizer 21 %`."""
     most = sorted(now.phases.items(), key=lambda item: -item[1])[:2]
     steps = [f"{now.step:,} steps"] if now.step else []
     return [*steps, *(f"{phase} {share:.0%}".replace("%", " %") for phase, share in most)]
@@ -237,7 +237,7 @@ def _why_not_sent(state: RunState) -> str:
 
 
 def describe_unsent(states: Sequence[RunState]) -> list[str]:
-    """A line for each reason why `submit` left runs out; what failed has its own page."""
+    """One line for each reason why `submit` left runs out; failures have a page of their own."""
     planned = [state for state in states if state.state == "planned" and not state.run.retired]
     return [
         f"{_named(runs)} not submitted: {why}"
@@ -253,7 +253,7 @@ def _named(states: Sequence[RunState]) -> str:
 
 
 def describe_stale(states: Sequence[RunState]) -> list[str]:
-    """A line for each cause that makes completed runs answer another question than today's."""
+    """One line for each reason why completed runs do not answer today's question."""
     causes = [state.stale for state in states if state.stale]
     return [
         f"{plural(causes.count(cause), 'completed run')} {cause}: "

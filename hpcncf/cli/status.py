@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def found_here() -> list[Path]:
-    """Every results folder below ./results."""
+    """All results folders below ./results."""
     return sorted(path.parent for path in Path("results").glob("*/plan.json"))
 
 
 def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
-    """Redraws a terminal; a log gets a new page only where something but the time has changed."""
+    """Redraw a terminal; in a log, print a new page only when more than the time has changed."""
     from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state.status import UNDER_WAY
 
@@ -119,7 +119,7 @@ def _plain(folder: Path) -> dict[str, Any]:
 
 
 def _states(folder: Path, ask: Ask, shows_all: bool) -> tuple[str, list[RunState]]:
-    """`shows_all`: with the figures of ended runs, also if they are many."""
+    """Read the states; `shows_all` includes figures of ended runs even if there are many."""
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import read_plan
     from hpcncf.records.schema import RankEnd, RankRecord
@@ -165,5 +165,5 @@ def _describe_job(
 
 
 def _problem(text: str) -> str:
-    """Slurm's silence, or a file that could not be read and was passed over."""
+    """Sentence about Slurm not answering, or about a file that could not be read."""
     return printable(text if text.startswith(("squeue:", "sacct:")) else f"skipped {text}")

@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _repeated(args: argparse.Namespace) -> list[str]:
-    """The command that submits the remaining runs."""
+    """Command that submits the remaining runs."""
     settings = [word for setting in args.settings for word in ("-s", setting)]
     where = [] if args.results is None else ["--results", str(args.results)]
     cluster = [] if args.cluster == "auto" else ["--cluster", args.cluster]

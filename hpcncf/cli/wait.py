@@ -53,7 +53,7 @@ def wait(
 def _watch(
     paths: ResultPaths, run_ids: Sequence[str], quiet: bool, patience_s: float
 ) -> list[RunState]:
-    """Only runs under way are read again: a local run is being measured meanwhile."""
+    """Poll the active runs only: a local run must not be disturbed while it is measured."""
     plan, ask = read_plan(paths), RateLimitedStates()
     terminal = sys.stdout.isatty() and not quiet
     found: dict[str, RunState] = {}
@@ -103,7 +103,7 @@ def _print_bar(states: Sequence[RunState]) -> None:
 
 
 def _print_changes(states: Sequence[RunState], printed: dict[str, str]) -> None:
-    """`printed`: run -> the state that was printed last."""
+    """Print runs whose state differs from `printed`, which maps runs to states printed last."""
     done = sum(state.state not in UNDER_WAY for state in states)
     usual = usual_values([state.run for state in states])
     for state in states:

@@ -36,7 +36,7 @@ SHM: Final = "/dev/shm"
 
 
 def refusal(run: Run) -> str | None:
-    """Why this machine cannot run it, and what to change; None if it can."""
+    """Reason why this machine cannot run it and what to change; None if it can."""
     asked = run.resources
     if asked.nodes > 1:
         return f"needs {asked.nodes} nodes, and this machine is one. Use --cluster slurm"
@@ -61,7 +61,7 @@ def refusal(run: Run) -> str | None:
 
 
 def shared_memory_problem(run: Run) -> str | None:
-    """Why /dev/shm of this machine is too small for the run; None if it is not."""
+    """Reason why this machine's /dev/shm is too small for the run, or None."""
     held = node_shared_memory_bytes(run.resources, run.training) if run.training else 0
     room = shutil.disk_usage(SHM).total if Path(SHM).is_dir() else held
     if held <= room:
@@ -74,7 +74,7 @@ def shared_memory_problem(run: Run) -> str | None:
 
 
 def find_warning(run: Run) -> str | None:
-    """Why a run that is not refused may fail here; nothing on this machine enforces `mem_gb`."""
+    """Warning that a run may fail here; nothing on this machine enforces `mem_gb`."""
     asked, here = run.resources, memory_gb()
     if asked.node_mem_gb <= here:
         return shared_memory_problem(run)
@@ -136,7 +136,7 @@ def _check_turn_folder() -> None:
 
 
 def started(submission: Submission, pid: int) -> Submission:
-    """The submission with the process that runs it."""
+    """The submission, completed with the process that runs it."""
     job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=process_start(pid))
     return submission.model_copy(update={"jobs": [job]})
 

@@ -93,7 +93,7 @@ def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
 
 
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
-    """Whether the run still has to be run; another queue, or a person, may have run it."""
+    """Whether the run must still be started; another queue, or a person, may have done so."""
     before, claim = submission.over.get(run.id, 0), claims.current_claim(paths.run(run.id))
     if claim is not None and claim.attempt > before:
         return False

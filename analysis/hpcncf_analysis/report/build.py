@@ -80,7 +80,7 @@ def write_report(
     diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
 ) -> ReportData:
-    """Write the report of what was collected, each file whole.
+    """Write the report of the collected tables; every file is written atomically.
 
     `diagnoses`: by run. `quality`: the HR@10 to which the time is shown.
     """
@@ -98,7 +98,7 @@ def write_report(
 
 
 def terminal_sentences(data: ReportData) -> list[str]:
-    """For a terminal: the sizes at which speed peaks, and the first to reach the quality."""
+    """Sentences for a terminal: where speed peaks, and which setup reaches the quality first."""
     parts = model_quality.time_to_quality_parts(data)
     reached = [part.text for part in parts if isinstance(part, Paragraph)]
     return [*describe_peaks(data.shown)[:MAX_PEAKS], *reached]
@@ -110,7 +110,7 @@ def gather_data(
     diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
 ) -> ReportData:
-    """What the analysis finds in the tables; the job files are written."""
+    """Run the analysis on the tables and write the job files."""
     complete = completed_runs(found.runs)
     shown = group_configurations(at_equal_epochs(complete, found.epochs))
     alerts: list[str] = []
@@ -142,7 +142,7 @@ def gather_data(
 
 
 def build_sections(data: ReportData) -> list[Section]:
-    """The sections that have something to show; one that fails is left out with a sentence."""
+    """Build the sections that have something to show; a failing one becomes a sentence."""
     built = []
     for name, build in BUILDERS.items():
         with omit_failure(f"section “{name}”") as problems:
@@ -152,7 +152,7 @@ def build_sections(data: ReportData) -> list[Section]:
 
 
 def shown_path(path: Path) -> str:
-    """The path as a user would type it here."""
+    """The path as a user would type it from the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

@@ -84,15 +84,14 @@ def new_figure(height_in: float) -> Figure:
 
 
 def fix_layout(figure: Figure) -> None:
-    """Lay the figure out once, not once for each format."""
+    """Compute the figure's layout once instead of once for each file format."""
     if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
 
 
 def stack_panels(heights: Mapping[str, Sequence[float]], sharex: bool) -> list[list[Axes]]:
-    """Axes below each other for each title, which stands above the first of them in as many lines
-    as it takes; their heights in inches."""
+    """Axes below each other, one panel for each title, with heights in inches."""
     titles = [fill(title, LINE, break_on_hyphens=False) for title in heights]
     lines_in = LINE_IN * sum(title.count("\n") for title in titles)
     every = [height for panel in heights.values() for height in panel]
@@ -107,26 +106,26 @@ def stack_panels(heights: Mapping[str, Sequence[float]], sharex: bool) -> list[l
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Rows of bars, the first on top."""
+    """Label horizontal rows of bars, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
 
 def annotate(axes: Axes, text: str, at: Place, offset: Place = (5, 0), **settings: Any) -> None:
-    """A text beside a place in data coordinates, so many points off."""
+    """Place a text beside a point in data coordinates, offset in points."""
     plain: dict[str, Any] = {"va": "center", "size": 9, "color": INK}
     axes.annotate(text, at, xytext=offset, textcoords="offset points", **(plain | settings))
 
 
 def series_colours(series: Iterable[str]) -> dict[str, str]:
-    """Each series its own colour, the same in every figure of a report."""
+    """Assign each series its colour, the same in every figure of a report."""
     names = sorted(set(series))
     return {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
 
 
 def rank_marker(ranks: int) -> str:
-    """A circle for one rank, a square for several."""
+    """Marker of a run: a circle for one rank, a square for several."""
     return "o" if ranks == 1 else "s"
 
 
@@ -136,7 +135,7 @@ def quiet_grid(axes: Axes) -> None:
 
 
 def format_thousands(value: float, _position: object = None) -> str:
-    """`500`, `2k`, `1.5M`: what stands at a tick of instances per second."""
+    """Format a tick of instances per second: `500`, `2k`, `1.5M`."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
@@ -144,7 +143,7 @@ def format_thousands(value: float, _position: object = None) -> str:
 
 
 def legend_above(figure: Figure, colours: Mapping[str, str]) -> None:
-    """What each colour stands for."""
+    """Draw a legend of the colours above the axes."""
     figure.legend(
         handles=[Patch(color=colour, label=name) for name, colour in colours.items()],
         loc="outside upper left",
@@ -164,7 +163,7 @@ FORMATS: Final[dict[str, Any]] = {
 
 
 def save_figure(figure: Figure, name: str, file_format: str) -> bytes:
-    """The figure as a file's content; its ids are salted with its name."""
+    """Render the figure as a file's content; its ids are salted with its name."""
     content = BytesIO()
     with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
         figure.savefig(content, format=file_format, **FORMATS[file_format])
@@ -200,7 +199,7 @@ Boxes = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Label:
-    """A text for the point (x, y), in data coordinates."""
+    """Text that belongs to a point (x, y) in data coordinates."""
 
     x: float
     y: float
@@ -254,8 +253,10 @@ def _squares(axes: Axes, places: Sequence[Place], radius: float) -> Boxes:
 
 
 def _boxes(axes: Axes, label: Label) -> Boxes:
-    """Where the label would stand for each of OFFSETS. Its size is measured once: to lay out a text
-    takes longer than all else."""
+    """Boxes of the label at each of OFFSETS.
+
+    The text is measured once: its layout takes longer than everything else here.
+    """
     text = axes.text(label.x, label.y, label.text)
     width, height = text.get_window_extent().size
     text.remove()
@@ -273,7 +274,7 @@ def _areas(boxes: Boxes) -> Boxes:
 
 
 def _overlap(boxes: Boxes, others: Boxes) -> Boxes:
-    """Square pixels of each box under each of the others, summed."""
+    """Area of each box covered by the others, in square pixels."""
     lower = np.maximum(boxes[:, None, :2], others[None, :, :2])
     upper = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     covered: Boxes = _areas(np.concatenate([lower, upper], axis=-1)).sum(axis=1)

@@ -37,7 +37,7 @@ def render_markdown(page: Mapping[str, Any]) -> str:
 
 
 def content_security_policy(script: str) -> str:
-    """What a browser lets the page do: run this very script, draw, and ask nobody for anything."""
+    """Policy for browsers: run exactly this script, show inline images, load nothing else."""
     digest = b64encode(sha256(script.encode()).digest()).decode()
     return (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -66,7 +66,7 @@ def _environment(escape: bool) -> Environment:
 
 
 def inline_figure(drawn: RenderedFigure) -> Markup:
-    """The figure as part of the page: our own SVG, whose texts matplotlib escaped.
+    """The figure as part of the page: our own SVG, whose texts matplotlib has escaped.
 
     Its greys and the palette become the page's variables, so that it is readable in the dark.
     """
@@ -89,7 +89,7 @@ def inline_figure(drawn: RenderedFigure) -> Markup:
 
 
 def mark_commands(text: str) -> Markup:
-    """The text as HTML, what stands in backticks as code."""
+    """Convert a text to HTML, with words in backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

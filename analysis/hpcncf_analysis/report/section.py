@@ -40,7 +40,7 @@ class BulletList:
 
 @dataclass(frozen=True)
 class DefinitionList:
-    """Names, and what belongs to each."""
+    """Names with their descriptions."""
 
     kind: ClassVar[str] = "pairs"
     items: Sequence[tuple[str, str]]
@@ -74,7 +74,7 @@ class RenderedFigure:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """Drawings that stand side by side where the page is wide enough."""
+    """Drawings shown side by side if the page is wide enough."""
 
     kind: ClassVar[str] = "figures"
     drawn: Sequence[RenderedFigure]
@@ -95,7 +95,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a configuration's figure."""
+    """Column with one figure of a configuration."""
 
     heading: str
     figure: str
@@ -112,7 +112,7 @@ class Column:
 
 
 def figures_table(shown: Sequence[Configuration], columns: Sequence[Column]) -> Table:
-    """A row for each configuration, its label first."""
+    """Table with one row for each configuration, its label first."""
     return Table(
         ["configuration", *(column.heading for column in columns)],
         [[one.label, *(column.cell(one) for column in columns)] for one in shown],
@@ -126,7 +126,7 @@ def titled_table(table: Table | None, title: str) -> list[Part]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure to be drawn."""
+    """Figure that is drawn when the report is written."""
 
     name: str
     """Of its files."""
@@ -172,7 +172,7 @@ class ReportData:
 
     @cached_property
     def runs(self) -> list[Row]:
-        """Completed runs that are still in the job file."""
+        """Completed runs that the job file still contains."""
         return completed_runs(self.found.runs)
 
     @cached_property
@@ -184,13 +184,13 @@ class ReportData:
 
     @property
     def chosen(self) -> Configuration | None:
-        """The configuration recommended, or else the one to work on."""
+        """The recommended configuration, or else the one to improve."""
         row = self.table.candidate if self.table else None
         return row.one if row else None
 
     @property
     def chosen_and_slowest(self) -> list[Configuration]:
-        """The chosen configuration, and the slowest of those that trained."""
+        """The chosen configuration and the slowest one that trained."""
         trained = [one for one in self.shown if one.speed and one.median("input_share") is not None]
         slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
         pair = [one for one in (self.chosen, slowest) if one in trained]
@@ -207,7 +207,7 @@ class ReportData:
         return [row for row in ranks if row.get("counted_steps")]
 
     def draw(self, *drawings: Drawing) -> list[Part]:
-        """The figures that have something to show, side by side; a sentence for each that fails."""
+        """Draw the figures that have data, side by side; a failing one becomes a sentence."""
         drawn: list[RenderedFigure] = []
         problems: list[str] = []
         for drawing in drawings:

@@ -34,7 +34,7 @@ SCORE_NOTE: Final = (
 
 
 def build(data: ReportData) -> Section:
-    """A row for each cause of each configuration's first run."""
+    """Table of the causes found in each configuration's first run."""
     rows = []
     for one in data.shown:
         found = data.diagnoses.get(one.rows[0]["run_id"])

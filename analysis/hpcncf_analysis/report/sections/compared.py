@@ -74,7 +74,7 @@ COSTS: Final = (
 
 
 def main_table(shown: Sequence[Configuration]) -> Table:
-    """Speed, what it cost, and the quality beside it; without training, time for speed."""
+    """Main table: speed, cost and quality; without training, time in place of speed."""
     if all(one.is_command for one in shown):
         metrics = [
             Column(METRIC_HEADINGS.get(name, format_column_name(name)), name, format_metric)
@@ -103,12 +103,12 @@ def main_table(shown: Sequence[Configuration]) -> Table:
 
 
 def compared_sizes(shown: Sequence[Configuration]) -> set[str]:
-    """The series of two sizes or more: elsewhere a speed-up compares a size with itself."""
+    """Series with at least two sizes; others would compare a size with itself."""
     return {name for name, sizes in group_by_series(shown).items() if len(sizes) > 1}
 
 
 def main_notes(shown: Sequence[Configuration]) -> list[str]:
-    """What a reader of the main table may ask."""
+    """Notes that explain the main table."""
     notes = [_repeats_note({len(one.rows) for one in shown})]
     if compared_sizes(shown) and not all(one.is_command for one in shown):
         notes.append("Speed-up is against the fewest cores with otherwise equal settings.")
@@ -148,14 +148,14 @@ def _repeats_note(repeats: set[int]) -> str:
 
 
 def reported_metrics(shown: Sequence[Configuration]) -> list[str]:
-    """The figures that commands reported, as many as a table has room for."""
+    """Metrics that commands reported, as many as fit into a table."""
     known = {name for one in shown for name in one.figures} - PROGRESS_METRICS
     metrics = numeric_metrics(row for one in shown for row in one.rows)
     return [name for name in [*METRIC_HEADINGS, *metrics] if name in known][:MAX_METRICS]
 
 
 def describe_accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:
-    """Whether Slurm's accounting bears the records out; None where Slurm ran nothing."""
+    """Sentence on whether Slurm's accounting agrees with the records; None without Slurm."""
     if unaccounted:
         return f"Slurm's accounting cannot be compared: {unaccounted[0]}."
     by_slurm = [row for row in runs if row["slurm_state"]]

@@ -89,7 +89,7 @@ OF_TRAINING: Final = {
 
 
 def build(data: ReportData) -> Section:
-    """What the runs ran on, each value once; a commit by its first letters."""
+    """Hardware, versions and code of the runs, each value once; commits are abbreviated."""
     pairs = []
     for name in ENVIRONMENT:
         length = COMMIT_LENGTH if name == "commit" else None

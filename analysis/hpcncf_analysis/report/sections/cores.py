@@ -41,8 +41,7 @@ def build(data: ReportData) -> Section:
 
 
 def busiest_and_idlest(data: ReportData) -> dict[str, list[NodeRecord]]:
-    """Title -> records of the nodes of the busiest and the idlest completed run by CPU efficiency;
-    one if they are the same."""
+    """Node records of the completed runs with the highest and the lowest CPU efficiency."""
     if data.paths is None:
         return {}
     labels = {one.key: one.label for one in data.shown}
@@ -65,7 +64,7 @@ def busiest_and_idlest(data: ReportData) -> dict[str, list[NodeRecord]]:
 
 
 def core_heatmap(runs: Mapping[str, Sequence[NodeRecord]]) -> Figure | None:
-    """Title -> nodes of a run: a row for each core, time to the right.
+    """Heat map of a run's nodes: one row for each core, time to the right.
 
     The upper strip of a row is the share of the time that was this run's (an estimate), the
     narrow one below it that of all others: the fuller its colour, the more; idle is the ground.

@@ -25,7 +25,7 @@ PURPOSES: Final[dict[Purpose, str]] = {
 
 
 def build(data: ReportData) -> Section:
-    """Empty if nothing can be advised."""
+    """Section with the advised request; empty without advice."""
     parts: list[Part] = []
     if data.table and (table := all_rows_table(data.table)):
         parts += [TableBlock(table), Paragraph(all_rows_note(data.table), note=True)]

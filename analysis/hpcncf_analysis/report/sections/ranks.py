@@ -56,7 +56,7 @@ SYNC_NOTE: Final = (
 
 
 def build(data: ReportData) -> Section:
-    """The ranks shown are the recommended configuration's if it has several, else the fastest's."""
+    """Section on the ranks of the recommended configuration, or else of the fastest."""
     several = [one for one in data.shown if one.ranks > 1 and one.speed]
     chosen = max(several, key=lambda one: (one is data.chosen, one.speed or 0.0), default=None)
     ranks = data.trained_ranks(chosen)[:RANKS] if chosen else []
@@ -80,7 +80,7 @@ def build(data: ReportData) -> Section:
 
 
 def ranks_figure(ranks: Sequence[Row], title: str) -> Figure | None:
-    """A bar for each rank of one run: input, computing, and waiting for the others."""
+    """Bars of one run's ranks: input, computing, and waiting for the others."""
     if len(ranks) < 2:
         return None
     figure = new_figure(1.5 + 0.3 * len(ranks))
@@ -100,13 +100,13 @@ def ranks_figure(ranks: Sequence[Row], title: str) -> Figure | None:
 
 
 def _part_seconds(row: Row) -> tuple[float, float, float]:
-    """PARTS; what is neither input nor waiting is computing."""
+    """Seconds of each of PARTS; what is neither input nor waiting is computing."""
     computing = max(row["counted_s"] - row["input_s"] - row["sync_s"], 0.0)
     return row["input_s"], computing, row["sync_s"]
 
 
 def slowest_rank_row(ranks: Sequence[Row]) -> Row | None:
-    """The rank that the others wait for; None where they are even."""
+    """Row of the rank that the others wait for; None if the ranks are balanced."""
     found = pop_from_rows(ranks)
     if found is None or found.slowest_by < SLOWER:
         return None

@@ -115,7 +115,7 @@ def traffic_parts(data: ReportData) -> list[Part]:
 
 
 def build_gpus(data: ReportData) -> Section:
-    """Nothing where no run had a GPU."""
+    """Section on GPUs; empty if no run had one."""
     had = [one for one in data.shown if one.median("gpu_hours")]
     if not had:
         return Section("gpus", "", [])

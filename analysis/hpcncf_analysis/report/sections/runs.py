@@ -77,7 +77,7 @@ def build_warnings(data: ReportData) -> Section:
 
 
 def every_run_table(runs: Sequence[Row]) -> Table:
-    """Every planned run, whatever became of it; columns that none has are left out later."""
+    """Table of every planned run, whatever its outcome; empty columns are dropped later."""
     rows = []
     for row in runs:
         varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
@@ -99,7 +99,7 @@ def every_run_table(runs: Sequence[Row]) -> Table:
 
 
 def warnings_table(runs: Sequence[Row]) -> Table | None:
-    """Each warning once, with the runs that gave it, the most frequent first."""
+    """Table of distinct warnings with the runs that gave them, the most frequent first."""
     by_text: dict[str, list[str]] = {}
     for row in runs:
         for text in row["warnings"]:
@@ -112,7 +112,7 @@ def warnings_table(runs: Sequence[Row]) -> Table | None:
 
 
 def attempt_table(attempts: Sequence[Row]) -> Table:
-    """Every attempt at the runs that had more than one."""
+    """Table of all attempts of runs that had more than one."""
     several = {row["run_id"] for row in attempts if row["attempt"] > 1}
     rows = []
     for row in attempts:
@@ -139,7 +139,7 @@ def attempt_table(attempts: Sequence[Row]) -> Table:
 
 
 def describe_interruption_cost(runs: Sequence[Row]) -> str | None:
-    """What interruptions cost; None where there were none."""
+    """Sentence on the cost of interruptions; None if there were none."""
     again = [row for row in runs if row["attempts"] > 1 and row["core_hours_all"] is not None]
     if not again:
         return None

@@ -53,7 +53,7 @@ def build(data: ReportData) -> Section:
 
 
 def packing_figure(curves: Sequence[Curve]) -> Figure | None:
-    """Full: all runs together, a ring around the size recommended. Dashed: each run."""
+    """Speed over pack size: solid for all runs together, dashed for each run."""
     shown = [curve for curve in curves if len(curve.sizes) > 1][: len(style.SERIES)]
     if not shown:
         return None

@@ -118,7 +118,7 @@ def scaling_parts(data: ReportData) -> list[Part]:
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
-    """Each configuration against the fewest cores of its series; None where no series has two."""
+    """Scaling of each series against its fewest cores; None if no series has two sizes."""
     series = [members for members in group_by_series(shown).values() if len(members) > 1]
     rows = [_strong(one, members[0]) for members in series for one in members[1:]]
     columns = ["configuration", "against", "speed-up", "parallel efficiency"]
@@ -139,7 +139,7 @@ def _strong(one: Configuration, base: Configuration) -> list[str]:
 
 
 def _core_speed_ratio(one: Configuration, base: Configuration) -> Ratio:
-    """The ratio of the speeds of one core."""
+    """Ratio of the speeds per core."""
     return compare_repeats(base.speeds, one.speeds).scaled(base.cores / one.cores)
 
 
@@ -148,7 +148,7 @@ def _ratio(ratio: Ratio, show: Show) -> str:
 
 
 def _serial(gain: Ratio, times_the_cores: float) -> str:
-    """A share, or what stands for it: slower than on fewer cores, faster than all cores explain.
+    """Serial share as text, or the reason why it is undefined (slower, or superlinear).
 
     The faster, the less is serial: the interval's ends change places.
     """
@@ -165,7 +165,7 @@ def _serial(gain: Ratio, times_the_cores: float) -> str:
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
-    """Configurations whose work grows with the cores; None if none does."""
+    """Configurations whose work grows with the cores; None without any."""
     rows = [_weak(each) for each in weak_scaling(shown)]
     columns = ["configuration", "against", "work that grows", "work", "time for it"]
     columns += ["scaled speed-up", "weak efficiency", "caution"]
@@ -189,7 +189,7 @@ def _weak(each: WeakComparison) -> list[str]:
 
 
 def cost_table(shown: Sequence[Configuration]) -> Table | None:
-    """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
+    """Time, core time and GPU time of an epoch; None without training."""
     trained = [one for one in shown if one.median("seconds_per_epoch") is not None]
     hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
     if any(one.median("gpu_hours") for one in trained):
@@ -212,7 +212,7 @@ def _format_in_unit(of_an_hour: float, hours: float | None) -> str:
 def efficiency_against_speed(
     configurations: Sequence[Configuration], front: Sequence[Configuration] = ()
 ) -> Figure | None:
-    """CPU efficiency over speed, and under it what that speed costs in cores.
+    """CPU efficiency over speed and, below it, the cost of that speed in cores.
 
     Core-seconds per epoch depend on speed and cores, not on efficiency: their iso-lines are
     straight in the lower panel (cores over speed, both logarithmic) and could only be drawn in the
@@ -267,7 +267,7 @@ def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
 def _group_by_look(
     shown: Sequence[Configuration], colours: Mapping[str, str]
 ) -> dict[tuple[str, str], list[Configuration]]:
-    """(colour, marker) -> those drawn so: one call draws all of them, however many there are."""
+    """Group points by colour and marker, so that one call draws each group."""
     grouped: dict[tuple[str, str], list[Configuration]] = {}
     for one in shown:
         grouped.setdefault((colours[one.series], style.rank_marker(one.ranks)), []).append(one)
@@ -277,7 +277,7 @@ def _group_by_look(
 def _draw_efficiencies(
     axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
 ) -> list[tuple[float, float]]:
-    """Returns the place of each run."""
+    """Draw the runs and return the position of each."""
     points = []
     for (colour, marker), ones in _group_by_look(shown, colours).items():
         runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
@@ -339,7 +339,7 @@ def _draw_iso_lines(axes: Axes, work: float) -> None:
 
 
 def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
-    """Instances of an epoch, when all agree; of a command the unit of speed, runs per hour."""
+    """Instances per epoch if all runs agree; for a command, the unit of runs per hour."""
     if shown[0].by_time:
         return 3600.0
     sizes = {one.median("instances_per_epoch") for one in shown}
@@ -347,7 +347,7 @@ def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
 
 
 def nice_values(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, ... between two bounds; only 1, 10, 100 where those would crowd."""
+    """Round values 1, 2, 5, 10, ... between two bounds; powers of ten if those would crowd."""
     powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
     nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     inside = [value for value in nice if low < value < high]
@@ -360,7 +360,7 @@ def _label_waste(
     colours: Mapping[str, str],
     front: Sequence[Configuration],
 ) -> None:
-    """How many cores each left unused; of very many the figure has no room for it."""
+    """Label each bar with its unused cores, unless there are too many bars."""
     spans = [(one, one.speed or 0.0, _cores_used(one)) for one in shown]
     labels = [
         Label(speed, used, f"{one.cores - used:.1f} unused", colours[one.series])
@@ -440,7 +440,7 @@ def _gain(one: Configuration) -> float:
 
 
 def _draw_series(axes: Axes, found: Sequence[Configuration], colour: str) -> list[Configuration]:
-    """Returns what to label: the end of each line, and shapes on neither."""
+    """Draw the series and return their labels' positions and the shapes to avoid."""
     base = found[0]
     more_cores = [one for one in found if one.ranks == base.ranks]
     more_ranks = [one for one in found if one.cores / one.ranks == base.cores / base.ranks]
@@ -457,7 +457,7 @@ def _draw_series(axes: Axes, found: Sequence[Configuration], colour: str) -> lis
 def _draw_ideal(
     axes: Axes, shown: Sequence[Configuration], reach: Sequence[tuple[float, float]]
 ) -> None:
-    """`reach`: where the fitted laws' curves end."""
+    """Draw the ideal line up to `reach`, where the fitted curves end."""
     counts = sorted({one.cores for one in shown})
     fewest, most = counts[0], counts[-1]
     axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")

@@ -91,14 +91,15 @@ def build(data: ReportData) -> Section:
 
 
 def times_table(shown: Sequence[Configuration]) -> Table | None:
-    """None where nothing was trained."""
+    """Table of times per step; None without training."""
     trained = [one for one in shown if one.median("training_s") is not None]
     return figures_table(trained, TIMES) if trained else None
 
 
 def pauses_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
-    """The wait for each epoch's first batch (what starting workers costs, once in each epoch),
-    single slow steps, and whether the others kept their pace.
+    """Table of pauses: waits for an epoch's first batch, single slow steps, and drift.
+
+    The wait for the first batch is what starting the workers costs, once in each epoch.
 
     Medians over a configuration's runs; None if no epoch is known.
     """
@@ -125,7 +126,7 @@ def pauses_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table
 
 
 def evaluation_note(shown: Sequence[Configuration]) -> str | None:
-    """What to do where most of a run was evaluation."""
+    """Advice for runs that spent most of their time on evaluation."""
     slow = [
         one.label
         for one in shown
@@ -138,15 +139,14 @@ def evaluation_note(shown: Sequence[Configuration]) -> str | None:
 
 
 def phase_ms_per_step(ranks: Sequence[Row]) -> dict[str, float]:
-    """Phase -> its milliseconds of a rank's mean step; those of no time are left out."""
+    """Milliseconds of each phase in a rank's mean step, without phases of zero time."""
     steps = sum(row["counted_steps"] for row in ranks)
     seconds = {phase: sum(row[f"{phase}_s"] for row in ranks) for phase in PHASES_TRAINED}
     return {phase: 1000 * each / steps for phase, each in seconds.items() if each > 0}
 
 
 def waterfall_figure(ranks: Mapping[str, Sequence[Row]]) -> Figure | None:
-    """Label -> its ranks' rows: a panel with phase below phase, each from where the one above it
-    ended."""
+    """Waterfall of a mean step: every phase starts where the one above it ends."""
     steps = {label: phase_ms_per_step(rows) for label, rows in ranks.items() if rows}
     if not steps:
         return None

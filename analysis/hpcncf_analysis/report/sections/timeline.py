@@ -71,7 +71,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One rank's steps of one attempt; all times are since its first step."""
+    """Step times of one rank's attempt; all times count from its first step."""
 
     stretches: Sequence[Stretch]
     stops: Sequence[Stop]
@@ -81,11 +81,11 @@ class Timeline:
 
     @property
     def kinds(self) -> list[str]:
-        """Those of STOPS that it has."""
+        """Kinds of STOPS that occur in the timeline."""
         return [kind for kind in STOPS if self.seconds(kind)]
 
     def seconds(self, kind: str) -> list[float]:
-        """Seconds of each stop of the kind."""
+        """Duration in seconds of each stop of this kind."""
         return [stop.seconds for stop in self.stops if stop.kind == kind]
 
 
@@ -100,7 +100,7 @@ def timeline_parts(data: ReportData) -> list[Part]:
 
 
 def select_runs(data: ReportData) -> dict[str, Row]:
-    """Label -> the first run of the `chosen_and_slowest`, and the least steady run."""
+    """First runs of `chosen_and_slowest`, and the least steady run, by label."""
     found = {one.label: one.rows[0] for one in data.chosen_and_slowest}
     unsteady_runs = {
         (_unsteadiness(row), one.label): row
@@ -115,7 +115,7 @@ def select_runs(data: ReportData) -> dict[str, Row]:
 
 
 def _unsteadiness(row: Row) -> float:
-    """How far beyond what is still steady."""
+    """How far the run exceeds the bounds of a steady run."""
     drifted, paused = row["step_drift"] or 0.0, row["pause_share"] or 0.0
     return float(max(abs(drifted) / DRIFTED, paused / PAUSED))
 
@@ -131,7 +131,7 @@ def _first_rank(data: ReportData, row: Row) -> TrainingRecord | None:
 
 
 def build_timeline(part: TrainingRecord) -> Timeline | None:
-    """None if too few steps' times are recorded, or if the record contradicts itself."""
+    """Build the timeline; None if too few step times are recorded or the record is inconsistent."""
     every, seconds = part.batches.every, part.batches.seconds
     rest = part.steps - every * len(seconds)
     if len(seconds) < FEWEST or not part.epochs or rest > every:
@@ -163,7 +163,7 @@ def build_timeline(part: TrainingRecord) -> Timeline | None:
 
 
 def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
-    """Step of this attempt -> the epoch that begins, or goes on, with it."""
+    """Epoch that begins or continues, by step of this attempt."""
     own = [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
     ends = accumulate((epoch.steps for epoch in own), initial=0)
     earlier = part.resumed_step or 0
@@ -172,12 +172,12 @@ def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
 
 
 def _is_partial(epoch: Epoch, part: TrainingRecord) -> bool:
-    """Of an epoch that was resumed, waits and checkpoints are sums over several attempts."""
+    """Whether the epoch was resumed, so that its waits are sums over several attempts."""
     return bool(part.resumed_step) and epoch.epoch == part.resumed_epoch
 
 
 def _slow_steps(part: TrainingRecord, epochs: Mapping[int, Epoch]) -> dict[int, float]:
-    """Step -> its seconds, without those that the wait for an epoch's first batch explains."""
+    """Seconds of slow steps, without those explained by waiting for an epoch's first batch."""
     begun = {epoch.epoch: at for at, epoch in epochs.items()}
     earlier = {part.resumed_epoch: part.resumed_step or 0}
     found = {}
@@ -191,7 +191,7 @@ def _slow_steps(part: TrainingRecord, epochs: Mapping[int, Epoch]) -> dict[int, 
 
 
 def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
-    """Title -> run: a panel for each, a lane below it for each kind of stop that it has."""
+    """Panels of the runs' step times, with a lane below for each kind of stop."""
     if not timelines:
         return None
     heights = {
@@ -207,7 +207,7 @@ def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
 
 
 def _draw_steps(axes: Axes, one: Timeline) -> None:
-    """A level line for each sum of steps; nothing where none was taken."""
+    """Draw a level line for each sum of steps, with gaps where no step was taken."""
     ordered = sorted(each.step_s for each in one.stretches)
     # The longest that is drawn to scale; an arrow stands for what is beyond.
     top = min(ordered[-1], MAX_OVER_QUANTILE * ordered[-1 - len(ordered) // FIFTIETH])
