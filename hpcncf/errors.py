@@ -56,6 +56,11 @@ def signal_name(number: int) -> str:
     return f"{number} ({known[number]})" if number in known else str(number)
 
 
+def name_exit(code: int) -> tuple[str, str]:
+    """How a process ended: (`exit code`, `3`), or (`signal`, `9 (SIGKILL)`) for -9."""
+    return ("exit code", str(code)) if code >= 0 else ("signal", signal_name(-code))
+
+
 def describe_exit(rank: int, code: int) -> str:
     """`rank 1 was killed by signal 9 (SIGKILL)`, `rank 0 exited with code 3`."""
     if code >= 0:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
-    from hpcncf.worker.record_command import Recorded
+    from hpcncf.worker.record_command import RecordedCommand
 
 
 EPILOG = """\
@@ -107,7 +107,7 @@ def _elsewhere(words: list[str]) -> Path:
     return folder
 
 
-def show(recorded: Recorded) -> None:
+def show(recorded: RecordedCommand) -> None:
     from hpcncf.cli.output import format_path
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
     from hpcncf.worker.record_command import others
@@ -126,7 +126,7 @@ def show(recorded: Recorded) -> None:
     print("", *text, sep="\n", file=sys.stderr)
 
 
-def write_json(path: Path, recorded: Recorded) -> None:
+def write_json(path: Path, recorded: RecordedCommand) -> None:
     """The rank's and the node's record in one file; it cannot change how the command ended."""
     import json
 

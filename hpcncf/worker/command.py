@@ -8,20 +8,21 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hpcncf.errors import name_exit
 from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.launcher.environment import Place, end_line, launched_by, print_line, rendezvous
-from hpcncf.launcher.signals import Decision, Held, Stopped, decide, put_back
+from hpcncf.launcher.signals import Decision, Held, Stopped, decide
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host
-from hpcncf.records.schema import Outcome, RankRecord
+from hpcncf.records.schema import RankRecord
 from hpcncf.worker.attempt import all_left
 from hpcncf.worker.child_process import CannotStart, Child, Output, check, shell_code
-from hpcncf.worker.record_command import Started, describe_exit
-from hpcncf.worker.recorder import Recorded, changes, leave_record
+from hpcncf.worker.command_recorder import CommandRecorder
+from hpcncf.worker.recorder import ProcessRecorder, changes
 
 # If several came, the first of these counts: a job that somebody ended is not to come back.
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
@@ -41,25 +42,25 @@ def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
                 raise Stopped(each)
         child = _start(run, place, attempt, output)
     except (CannotStart, Stopped) as error:
-        with Recorded(run, place, attempt):  # a record of this process: there is no other
+        with ProcessRecorder(run, place, attempt):  # a record of this process: there is no other
             raise error.with_traceback(None) from None
         sys.stderr.write(f"hpcncf: {error}\n")
         return error.exit_code
     cores = float(run.resources.cpus_per_task)
-    started = Started(run, attempt, place, child, host, launched_by(), cores)
-    output.start(started.report.read)
-    code, measured = started.wait()
+    recorder = CommandRecorder(run, place, attempt, child, host, launched_by(), cores)
+    recorder.warnings += edited
+    output.start(recorder.report.read)
+    code, measured = recorder.wait()
     output.end()
     # A program that was asked to stop did what it could; its exit code does not show whether that
     # was all.
     signals = [each for each in STOPPING if each in child.signals]
-    outcome: Outcome = "stopped" if signals else "completed" if code == 0 else "failed"
-    record = started.record(measured, code, outcome, edited)
+    record = recorder.end(measured, code, stopped=bool(signals))
     if signals:
-        return _end_stopped(record, run, place, attempt, Stopped(signals[0]))
-    leave_record(record, attempt)
+        return _end_stopped(recorder, record, Stopped(signals[0]))
+    recorder.leave(record)
     if code:
-        sys.stderr.write(f"hpcncf: {place.prefix}{describe_exit(code)}\n")
+        sys.stderr.write(f"hpcncf: {place.prefix}{': '.join(name_exit(code))}\n")
     elif place.rank == 0:
         new_line = "" if output.ended_a_line else "\n"
         print_line(new_line + end_line(attempt.rank(0)))
@@ -115,27 +116,26 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     )
 
 
-def _end_stopped(
-    record: RankRecord, run: Run, place: Place, attempt: AttemptPaths, stopped: Stopped
-) -> int:
+def _end_stopped(recorder: CommandRecorder, record: RankRecord, stopped: Stopped) -> int:
     """Write the record; the first rank then requeues the job, once the others have left theirs.
 
     Slurm ends a step as soon as one of its ranks fails, so the others exit with 0.
     """
 
     def write(fate: str) -> None:
-        stopped.fate = f", and the program ended ({describe_exit(record.exit_code or 0)}){fate}"
+        ended = ": ".join(name_exit(record.exit_code or 0))
+        stopped.fate = f", and the program ended ({ended}){fate}"
         error = {"type": "Stopped", "message": str(stopped), "traceback": ""}
-        leave_record(record.model_copy(update={"error": error}), attempt)
+        recorder.leave(record.model_copy(update={"error": error}))
 
     decision = Decision(None, "")
     if record.rank == 0:
-        decision = decide(stopped.signum, run.resources.requeues)
+        decision = decide(stopped.signum, recorder.run.resources.requeues)
     write(decision.description)
     if record.rank != 0 and in_slurm_step():
         return 0
-    all_left(attempt, record.world_size, OTHERS_S)
-    if decision.job_id and (refusal := put_back(decision.job_id)):
+    all_left(recorder.attempt, record.world_size, OTHERS_S)
+    if refusal := recorder.requeue_last(decision, within_s=0.0):
         write(refusal)
-    sys.stderr.write(f"hpcncf: {place.prefix}{stopped}\n")
+    sys.stderr.write(f"hpcncf: {recorder.place.prefix}{stopped}\n")
     return stopped.exit_code

@@ -26,7 +26,7 @@ from hpcncf.slurm.site import with_absolute_site
 from hpcncf.state.decide import is_complete, last_attempt, read_attempts
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import run_program
-from hpcncf.worker.recorder import Recorded, oneself, write_progress
+from hpcncf.worker.recorder import ProcessRecorder, oneself
 
 if TYPE_CHECKING:
     from hpcncf.ncf.checkpoint import TrainingProgress
@@ -105,7 +105,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     try:
         if run.training is None:
             return run_program(run, place, attempt())
-        with Recorded(run, place, found=lambda: find_attempt(paths, place)) as recorded:
+        with ProcessRecorder(run, place, found=lambda: find_attempt(paths, place)) as recorded:
             recorded.begin(attempt())
             _train(recorded, paths, shares_attempt=claimed is None and place.rank == 0)
     finally:
@@ -160,7 +160,7 @@ def _check_size(run: Run, place: Place) -> None:
         )
 
 
-def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
+def _train(recorded: ProcessRecorder, paths: RunPaths, shares_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
         raise AssertionError("a command is run elsewhere")
@@ -170,7 +170,7 @@ def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
     def write_position(position: TrainingProgress) -> None:
         _still_ours(recorded, paths)
         position_and_length = asdict(position) | {"epochs": epochs}
-        write_progress(recorded.monitor, run, recorded.attempt, **position_and_length)
+        recorded.write_progress(**position_and_length)
 
     from hpcncf.data.prepared import load_prepared
     from hpcncf.ncf import profiling
@@ -218,7 +218,7 @@ def batches_line(batches: Batches, epochs: int) -> str:
     )
 
 
-def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
+def _still_ours(recorded: ProcessRecorder, paths: RunPaths) -> None:
     later = later_attempt(paths, recorded.attempt)
     if later is not None:
         raise HpcncfError(

@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
-from hpcncf.errors import signal_name
 from hpcncf.files import make_folder
 from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.launcher.allocation import allocated_cores
 from hpcncf.launcher.environment import (
-    LaunchedBy,
     Place,
     place_of_command,
     slurm_job_id,
     start_of_ranks,
 )
 from hpcncf.monitor.cgroup import usable
-from hpcncf.monitor.monitor_thread import Measured
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.probe.launch import observed, unobservable
-from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
-from hpcncf.records.claims import claim_attempt, process_start
+from hpcncf.probe.launch import observed
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import add_command, writing
 from hpcncf.records.schema import (
     NodeRecord,
-    Outcome,
     RankRecord,
     read_optional,
     utc_now,
     write_record,
 )
 from hpcncf.worker.attempt import all_left, build_end, take_or_join
-from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
-from hpcncf.worker.recorder import build_record, start_monitor, write_progress
+from hpcncf.worker.child_process import CannotStart, Child, check
+from hpcncf.worker.command_recorder import CommandRecorder
 
 # A rank that ended waits this long for the others' records, whose summary the first rank prints.
 OTHERS_S: Final = 60.0
@@ -51,7 +44,7 @@ NO_REMEDIES: Final = Remedies()
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCommand:
     """A command that ended, and what it left."""
 
     exit_code: int
@@ -63,89 +56,6 @@ class Recorded:
     """Why the record could not be written."""
 
 
-class Started:
-    """A command at work as a rank of a run, and its monitor."""
-
-    def __init__(
-        self,
-        run: Run,
-        attempt: AttemptPaths,
-        place: Place,
-        child: Child,
-        host: Mapping[str, Any],
-        launched_by: LaunchedBy,
-        allocated: float,
-    ) -> None:
-        self.run, self.attempt, self.place, self.child = run, attempt, place, child
-        self.report = Report()
-        self._host, self._launched_by = dict(host), launched_by
-        self._process_started: float | None = None
-        with suppress(psutil.NoSuchProcess):  # it may have ended at once
-            self._process_started = process_start(child.pid)
-        self.monitor = start_monitor(run, place, attempt, allocated, child.pid)
-
-    def wait(self) -> tuple[int, Measured]:
-        """Wait for its end; returns its exit code, or minus the signal, and what was measured."""
-        self._write_progress()  # by it `status` finds the command if this process is killed
-        code = self.child.wait(self._write_progress, self.monitor.see_main)
-        return code, self.monitor.stop()
-
-    def _write_progress(self) -> None:
-        if self.place.rank != 0:
-            return
-        so_far = Report()  # of its own: a file that is just being written is no problem yet
-        so_far.values = dict(self.report.values)
-        so_far.read_file(self.attempt.output / FILE)
-        speed = so_far.values.get("instances_per_s")
-        profiles, _ = read_profiles(self.attempt.probe(0))
-        steps, phases = shares_so_far(profiles)
-        write_progress(
-            self.monitor,
-            self.run,
-            self.attempt,
-            phase="command",
-            epoch=0,
-            epochs=0,
-            step=steps,
-            steps_per_epoch=0,
-            reported=so_far.values,
-            instances_per_s=speed if isinstance(speed, int | float) else None,
-            pid=self.child.pid,
-            process_started=self._process_started,
-            phases=phases,
-        )
-
-    def record(
-        self, measured: Measured, code: int, outcome: Outcome, edited: Sequence[str] = ()
-    ) -> RankRecord:
-        self.report.end()
-        if self.place.rank == 0:
-            self.report.read_file(self.attempt.output / FILE)
-        folder, program = self.attempt.probe(self.place.rank), self.run.workload
-        is_probed = folder.exists()
-        profiles, unread = take_profiles(folder)
-        if is_probed and not profiles and isinstance(program, Program):
-            deaf = unobservable(program.templates)
-            unread = [*unread, *([deaf] if deaf else [])]
-        kind, _, message = describe_exit(code).rpartition(": ")
-        return build_record(
-            self.run,
-            self.place,
-            self.attempt,
-            measured,
-            pid=self.child.pid,
-            launched_by=self._launched_by,
-            outcome=outcome,
-            exit_code=code,
-            error={"type": kind, "message": message, "traceback": ""} if code else None,
-            environment=self._host,
-            training=None,
-            reported=self.report.values,
-            program=profiles,
-            warnings=[*self.report.problems, *edited, *unread],
-        )
-
-
 def record(
     command: Sequence[str],
     folder: Path,
@@ -153,7 +63,7 @@ def record(
     probe: bool = True,
     remedies: Remedies | None = None,
     alone: bool = False,
-) -> Recorded:
+) -> RecordedCommand:
     """Run the command to its end and leave its record in the results folder.
 
     `probe`: look into its Python processes; `remedies`: what it changes in them; `alone`: whatever
@@ -188,12 +98,10 @@ def record(
     except CannotStart as error:
         write_record(attempt.end, build_end(run, attempt, "exited", [error.exit_code]))
         raise
-    started = Started(run, attempt, place, child, host, "run", allocated)
-    code, measured = started.wait()
+    recorder = CommandRecorder(run, place, attempt, child, host, "run", allocated)
+    code, measured = recorder.wait()
     ended = child.asked_to_end and code != 0
-    rank = started.record(
-        measured, code, "completed" if code == 0 else "stopped" if ended else "failed"
-    )
+    rank = recorder.end(measured, code, stopped=ended)
     problem = None
     try:
         write_record(attempt.rank(rank.rank), rank)
@@ -205,7 +113,7 @@ def record(
             write_record(attempt.end, end)
     except OSError as error:  # a full disk must not hide how the command ended
         problem = f"{attempt.folder}: the record is not written: {error.strerror}"
-    return Recorded(code, attempt.folder, rank, started.monitor.node_record(), problem)
+    return RecordedCommand(code, attempt.folder, rank, recorder.monitor.node_record(), problem)
 
 
 def _share_cores() -> bool:
@@ -215,7 +123,7 @@ def _share_cores() -> bool:
     return False
 
 
-def others(recorded: Recorded) -> tuple[list[RankRecord], list[NodeRecord]]:
+def others(recorded: RecordedCommand) -> tuple[list[RankRecord], list[NodeRecord]]:
     """All ranks' and nodes' records, as the first rank sees them at the end."""
     attempt = AttemptPaths(recorded.folder)
     ranks = [read_optional(path, RankRecord) for path in attempt.rank_records()]
@@ -275,8 +183,3 @@ def _here() -> str:
         folder.encode()
         return folder
     return "."
-
-
-def describe_exit(code: int) -> str:
-    """`exit code: 3`, `signal: 9 (SIGKILL)`."""
-    return f"exit code: {code}" if code >= 0 else f"signal: {signal_name(-code)}"

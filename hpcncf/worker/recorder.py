@@ -177,75 +177,101 @@ def lost_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 
-def start_monitor(
-    run: Run, place: Place, attempt: AttemptPaths, allocated: float, pid: int | None = None
-) -> Monitor:
-    """A monitor of this rank, or of its command `pid`; the first of a node watches that as well."""
-    cpus = os.environ.get("HPCNCF_NODE_CPUS")  # of the whole run on this node, by its launcher
-    monitor = Monitor(
-        run.id,
-        attempt.number,
-        node_index=place.node_index,
-        pid=pid,
-        allocated=allocated,
-        node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
-        node_cpus=[int(cpu) for cpu in cpus.split(",")] if cpus else None,
-        siblings=place.local_world_size > 1,
-    )
-    monitor.start()
-    return monitor
-
-
-def leave_record(record: RankRecord, attempt: AttemptPaths) -> None:
-    """Write a rank's record, waiting for a while for a full disk or a lost file server."""
-    path = attempt.rank(record.rank)
-    try:
-        write_record_with_retries(path, record)
-    except OSError as problem:
-        raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
-
-
-def write_progress(monitor: Monitor, run: Run, attempt: AttemptPaths, **position: Any) -> None:
-    """`position`: the fields of a progress that the monitor does not know."""
-    progress = Progress(
-        run_id=run.id,
-        attempt=attempt.number,
-        updated_at=utc_now(),
-        **monitor.so_far(),
-        **position,
-    )
-    with contextlib.suppress(OSError):  # without it `status` shows less; the run goes on
-        write_record(attempt.progress, progress)
-
-
 # The runs that share a node or GPU, as JSON, for the ranks of each.
 PACKED: Final = "HPCNCF_PACKED"
 
 
-def build_record(
-    run: Run, place: Place, attempt: AttemptPaths, measured: Measured, **others: Any
-) -> RankRecord:
-    """`others`: the record's other fields; their warnings follow the measured ones."""
-    figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
-    # A command of a packed run may start runs, which inherit the variable of that run.
-    packed = Packed.model_validate_json(os.environ[PACKED]) if os.environ.get(PACKED) else None
-    packed = packed if packed and run.id in packed.runs else None
-    missing = [f"mps: {packed.mps_missing}"] if packed and packed.mps_missing else []
-    figures["warnings"] = [*measured.warnings, *missing, *others.pop("warnings")]
-    return RankRecord(
-        run_id=run.id,
-        attempt=attempt.number,
-        rank=place.rank,
-        local_rank=place.local_rank,
-        world_size=place.world_size,
-        node=os.uname().nodename,
-        node_index=place.node_index,
-        slurm_job_id=slurm_job_id(),
-        run=run.model_dump(mode="json"),
-        packed=packed,
-        **figures,
-        **others,
-    )
+class RankRecorder:
+    """Measures one rank of a run and writes its record: this process, or a command."""
+
+    def __init__(self, run: Run, place: Place, attempt: AttemptPaths | None = None) -> None:
+        self.run, self.place, self._attempt = run, place, attempt
+        self.warnings: list[str] = []
+        self._monitor: Monitor | None = None
+
+    @property
+    def attempt(self) -> AttemptPaths:
+        assert self._attempt is not None
+        return self._attempt
+
+    @property
+    def monitor(self) -> Monitor:
+        assert self._monitor is not None
+        return self._monitor
+
+    def start_monitor(self, allocated: float, pid: int | None = None) -> None:
+        """Watch this process, or its command `pid`; a node's first rank watches the node, too."""
+        cpus = os.environ.get("HPCNCF_NODE_CPUS")  # of the whole run here, by its launcher
+        is_first = self.place.local_rank == 0
+        self._monitor = Monitor(
+            self.run.id,
+            self.attempt.number,
+            node_index=self.place.node_index,
+            pid=pid,
+            allocated=allocated,
+            node_file=self.attempt.node(self.place.node_index) if is_first else None,
+            node_cpus=[int(cpu) for cpu in cpus.split(",")] if cpus else None,
+            siblings=self.place.local_world_size > 1,
+        )
+        self._monitor.start()
+
+    def write_progress(self, **position: Any) -> None:
+        """Write what `status` shows; `position` has the fields that the monitor does not know."""
+        progress = Progress(
+            run_id=self.run.id,
+            attempt=self.attempt.number,
+            updated_at=utc_now(),
+            **self.monitor.so_far(),
+            **position,
+        )
+        with contextlib.suppress(OSError):  # without it `status` shows less; the run goes on
+            write_record(self.attempt.progress, progress)
+
+    def build_record(self, measured: Measured, **others: Any) -> RankRecord:
+        """The rank's record; `others` has the fields that the monitor does not measure."""
+        figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
+        # A command of a packed run may start runs, which inherit the variable of that run.
+        packed = Packed.model_validate_json(os.environ[PACKED]) if os.environ.get(PACKED) else None
+        packed = packed if packed and self.run.id in packed.runs else None
+        missing = [f"mps: {packed.mps_missing}"] if packed and packed.mps_missing else []
+        warnings = [*measured.warnings, *missing, *others.pop("warnings"), *self.warnings]
+        return RankRecord(
+            **figures | {"warnings": warnings},
+            run_id=self.run.id,
+            attempt=self.attempt.number,
+            rank=self.place.rank,
+            local_rank=self.place.local_rank,
+            world_size=self.place.world_size,
+            node=os.uname().nodename,
+            node_index=self.place.node_index,
+            slurm_job_id=slurm_job_id(),
+            run=self.run.model_dump(mode="json"),
+            packed=packed,
+            **others,
+        )
+
+    def leave(self, record: RankRecord) -> None:
+        """Write the record, waiting for a while for a full disk or a lost file server."""
+        path = self.attempt.rank(record.rank)
+        try:
+            write_record_with_retries(path, record)
+        except OSError as problem:
+            raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
+        message = record.error["message"] if record.error else LOST
+        if record.world_size > 1 and record.outcome != "completed" and not message.startswith(LOST):
+            # The first to end is linked to, so that no rank has to read hundreds of records.
+            with contextlib.suppress(OSError):  # another was first, or there are no links here
+                self.attempt.first(record.outcome).symlink_to(path.name)
+
+    def requeue_last(self, decision: Decision, within_s: float) -> str:
+        """Have the job requeued, if that is the decision; returns why Slurm refused, or nothing.
+
+        Slurm then kills the rest of the job: the other ranks' records come first.
+        """
+        if decision.job_id is None:
+            return ""
+        all_left(self.attempt, self.place.world_size, within_s)
+        return put_back(decision.job_id) or ""
 
 
 # Its threads (gloo's, say) may still hold a tensor when Python ends. Up to Python 3.13 a thread
@@ -283,7 +309,7 @@ ELSEWHERE_S = (1.0, 4.0)
 MOST_NAMED = 4
 
 
-class Recorded(AbstractContextManager["Recorded"]):
+class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
     """Measures this process while the block runs, and writes its rank record at the end.
 
     An error of the block is recorded and not raised: see `exit_code` and `error`. Before `begin`,
@@ -298,30 +324,19 @@ class Recorded(AbstractContextManager["Recorded"]):
         attempt: AttemptPaths | None = None,
         found: Callable[[], AttemptPaths | None] = lambda: None,
     ) -> None:
-        self.run, self.place, self._attempt, self._found = run, place, attempt, found
+        super().__init__(run, place, attempt)
+        self._found = found
         self.trainer: Trainer | None = None
-        self.warnings: list[str] = []
         self.peers: list[Peer] = []
         """All ranks of the run, once they have met."""
         self.exit_code = 0
         self.error: BaseException | None = None
-        self._monitor: Monitor | None = None
         self._environment: dict[str, Any] = {}
-        quiet = {Recorded.__enter__.__code__, Recorded.__exit__.__code__}
+        quiet = {ProcessRecorder.__enter__.__code__, ProcessRecorder.__exit__.__code__}
         self._signals = StopSignals(quiet, self._leave_at_once, graceful())
         self.stop = self._signals.request
 
-    @property
-    def attempt(self) -> AttemptPaths:
-        assert self._attempt is not None
-        return self._attempt
-
-    @property
-    def monitor(self) -> Monitor:
-        assert self._monitor is not None
-        return self._monitor
-
-    def __enter__(self) -> Recorded:
+    def __enter__(self) -> ProcessRecorder:
         if self._attempt is not None:
             self.begin(self._attempt)
         self._signals.begin()
@@ -332,8 +347,8 @@ class Recorded(AbstractContextManager["Recorded"]):
         """Start to measure for this attempt."""
         self._attempt = attempt
         allocated = allocated_cores() or float(self.run.resources.cpus_per_task)
-        self._monitor = start_monitor(self.run, self.place, attempt, allocated)
-        if short := self._monitor.shortage():
+        self.start_monitor(allocated)
+        if short := self.monitor.shortage():
             sys.stderr.write(f"hpcncf: WARNING: rank {self.place.rank}: {short}\n")
         if self.place.local_rank == 0:
             self.warnings += changes(self.run, attempt)
@@ -386,28 +401,18 @@ class Recorded(AbstractContextManager["Recorded"]):
                     )
                 )
         record = self._record()
-        leave_record(record, self.attempt)
-        message = record.error["message"] if record.error else LOST
-        first = not message.startswith(LOST)
-        if self.place.world_size > 1 and record.outcome != "completed" and first:
-            # The first to end is linked to, so that no rank has to read hundreds of records.
-            with contextlib.suppress(OSError):  # another was first, or there are no links here
-                own = self.attempt.rank(self.place.rank)
-                self.attempt.first(record.outcome).symlink_to(own.name)
+        self.leave(record)
         if not isinstance(error, Stopped):
             return True
 
         def leave_again(fate: str) -> None:
             error.fate = fate
             changed = record.model_copy(update={"error": self._error_fields()})
-            leave_record(changed, self.attempt)
+            self.leave(changed)
 
         before_meeting = self.place.world_size > self.place.local_world_size and not self.peers
-        if decision.job_id is not None:
-            # Slurm then kills the rest of the job: the other ranks come first.
-            all_left(self.attempt, self.place.world_size, OTHERS_S)
-            if refusal := put_back(decision.job_id):
-                leave_again(refusal)
+        if refusal := self.requeue_last(decision, OTHERS_S):
+            leave_again(refusal)
         elif before_meeting and error.signum == signal.SIGTERM and not error.fate:
             # It was stopped as a job's ranks are, and nothing on this node explains it.
             for within_s in ELSEWHERE_S:
@@ -438,10 +443,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         trainer = self.trainer
         # A run resumed behind its last step has no steps of its own, and yet epochs to record.
         training = trainer.record() if trainer and (trainer.clock.steps or trainer.epochs) else None
-        return build_record(
-            self.run,
-            self.place,
-            self.attempt,
+        return self.build_record(
             measured,
             pid=os.getpid(),
             launched_by=launched_by(),
@@ -450,7 +452,7 @@ class Recorded(AbstractContextManager["Recorded"]):
             error=self._error_fields(),
             environment=self._environment,
             training=training,
-            warnings=[*(trainer.warnings if trainer else []), *self.warnings],
+            warnings=trainer.warnings if trainer else [],
         )
 
     def _error_fields(self) -> dict[str, str] | None:

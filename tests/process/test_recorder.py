@@ -19,7 +19,7 @@ from hpcncf.records.claims import process_start
 from hpcncf.records.schema import RankRecord, read_record
 from hpcncf.worker import recorder
 from hpcncf.worker.record_command import planned
-from hpcncf.worker.recorder import Peer, Recorded, oneself
+from hpcncf.worker.recorder import Peer, ProcessRecorder, oneself
 
 WAITS_IN_C = """\
 import ctypes, sys, threading
@@ -39,9 +39,9 @@ def attempt(folder: Path) -> AttemptPaths:
     return RunPaths(folder).attempt(1)
 
 
-def recorded(folder: Path, place: Place = Place()) -> Recorded:  # noqa: B008  frozen
+def recorded(folder: Path, place: Place = Place()) -> ProcessRecorder:  # noqa: B008  frozen
     attempt(folder).folder.mkdir(parents=True, exist_ok=True)
-    return Recorded(planned(["train"], 1, None), place, attempt(folder))
+    return ProcessRecorder(planned(["train"], 1, None), place, attempt(folder))
 
 
 def record(folder: Path, rank: int = 0) -> RankRecord:
