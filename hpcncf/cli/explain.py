@@ -1,4 +1,4 @@
-"""`hpcncf explain`: interpret a scheduler's summary."""
+"""`hpcncf explain`: interpret what a scheduler or its tools say of a job."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
-    from hpcncf_analysis.explain.explain import Explanation, Reading
+    from hpcncf.explain.conclude import Explanation
+    from hpcncf.explain.fields import JobFields
 
 EPILOG = """\
-Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument). Asks no scheduler.
+Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument).
 example: seff 123456 | hpcncf explain
 """
 # Summaries are short; of a log the end is what the scheduler wrote.
@@ -25,6 +25,11 @@ MOST_BYTES = 4 * 2**20
 TAIL_BYTES = 64 * 1024
 MOST_FILES = 2000
 SHOWN = 5
+POSSIBLE = (
+    "what seff, jobstats, reportseff, sacct and Slurm's mails print; the reports, mails and "
+    "accounting of LSF, PBS, Grid Engine and HTCondor; a site's own report with labels such as "
+    "'CPU efficiency: 20 %'; a folder of Slurm's logs"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,22 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf_analysis.explain.explain import POSSIBLE, command_for, explain
+    from hpcncf.explain.conclude import common_step, conclude
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
-    found = _read(args.file)
-    problems = found.problems
-    if not found.jobs:
+    jobs, problems = _read(args.file)
+    if not jobs:
         where = "standard input" if args.file == "-" else args.file[:80]
         why = f": {'; '.join(problems)}" if problems else ""
-        raise UsageError(f"{where}: no summary of a job in it{why}; understood are {POSSIBLE}")
-    explanations = [explain(replace(job, cores=job.cores or args.cores)) for job in found.jobs]
+        raise UsageError(f"{where}: no figures of a job in it{why}; understood are {POSSIBLE}")
+    for job in jobs:
+        job.cores = job.cores or args.cores
+    explanations = [conclude(job) for job in jobs]
     if args.json:
         plain = {
             "jobs": [each.plain() for each in explanations],
-            "not_understood": list(problems),
-            "command": command_for(explanations)[0],
+            "not_understood": problems,
+            "next_step": common_step(explanations)[0],
         }
         print(json.dumps(plain, indent=1, allow_nan=False))
     else:
@@ -67,24 +73,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(name: str) -> Reading:
-    """Of a file, a folder of logs, a pipe, or the text itself in quotes."""
-    from hpcncf_analysis.explain.explain import POSSIBLE, read_log_folder, read_text
-    from hpcncf_analysis.explain.parsers import job_id_from_name
+def _read(name: str) -> tuple[list[JobFields], list[str]]:
+    """The jobs of a file, a folder of logs, a pipe, or the text itself in quotes; and problems."""
+    from hpcncf.explain.logs import job_id_from_name, read_logs
+    from hpcncf.explain.read import read_with_problems
 
     if name == "-":
-        return read_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
+        return read_with_problems(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
     path = Path(name)
     try:
         is_there = path.exists()
-    except OSError:  # a name too long
+    except (OSError, ValueError):  # a name too long, or with a zero byte
         is_there = False
     if not is_there:
-        found = read_text(name)
-        if found.jobs or found.problems or "\n" in name:
-            return found
+        jobs, problems = read_with_problems(name)
+        if jobs or problems or "\n" in name:
+            return jobs, problems
         raise UsageError(
-            f"{name[:80]}: no such file or folder, and no summary of a job; understood are "
+            f"{name[:80]}: no such file or folder, and no figures of a job; understood are "
             f"{POSSIBLE}"
         )
     is_record = path.name.startswith("rank-") and path.suffix == ".json"
@@ -97,12 +103,14 @@ def _read(name: str) -> Reading:
         if path.is_dir():
             logs = [each for each in path.iterdir() if each.is_file()]
             newest = sorted(logs, key=lambda each: each.stat().st_mtime)[-MOST_FILES:]
-            return read_log_folder({each.name: _end_of(each, TAIL_BYTES) for each in newest})
+            return read_logs({each.name: _end_of(each, TAIL_BYTES) for each in newest})
         text = _end_of(path, MOST_BYTES)
     except OSError as error:
         raise HpcncfError(f"{name}: cannot be read: {error.strerror}") from None
-    found = read_text(text)
-    return found if found.jobs or not job_id_from_name(path.name) else read_log_folder({name: text})
+    jobs, problems = read_with_problems(text)
+    if jobs or not job_id_from_name(path.name):
+        return jobs, problems
+    return read_logs({path.name: text})
 
 
 def _end_of(path: Path, most: int) -> str:
@@ -113,9 +121,9 @@ def _end_of(path: Path, most: int) -> str:
 
 
 def _show(explanations: Sequence[Explanation]) -> None:
-    """Each job; of very many a table, and the one that idled most."""
+    """Print each job; of very many a table, and the one that idled most."""
     from hpcncf.cli.output import filled
-    from hpcncf_analysis.explain.explain import command_for
+    from hpcncf.explain.conclude import common_step
 
     shown = explanations
     if len(explanations) > SHOWN:
@@ -125,13 +133,15 @@ def _show(explanations: Sequence[Explanation]) -> None:
     for number, each in enumerate(shown):
         job = each.job
         named = f"{job.source}, job {job.id}" if job.id else job.source
-        state = f", {job.state_name}" if job.state else ""
+        state = f", {job.state}" if job.state else ""
         print("\n" * (number > 0) + named + state)
-        _list("what follows", each.follows)
-        _list("what stays open", each.unknown)
-    command, why = command_for(explanations)
-    if command:
-        print(f"  what would answer it\n    {command}")
+        notes = [f"note: {note}" for note in job.notes]
+        _list("what follows", [*(said.text for said in each.conclusions), *notes])
+        _list("what stays open", each.open_questions)
+        print(f"  confidence\n    {each.confidence}: {each.confidence_reason}")
+    step, why = common_step(shown)
+    if step:
+        print(f"  next step\n    {step}")
         print(filled(why, indent="    "))
 
 
@@ -146,29 +156,28 @@ def _list(title: str, lines: Sequence[str]) -> None:
 
 def _table(explanations: Sequence[Explanation]) -> None:
     from hpcncf.cli.output import table_layout
-    from hpcncf_analysis.formatting import (
-        format_core_time,
-        format_cores,
-        format_hundredths,
-        format_percent,
-    )
+    from hpcncf.explain.words import format_core_hours, format_share
+
+    def share(value: float | None) -> str:
+        return "–" if value is None else format_share(value)
 
     rows = [
         [
             each.job.id,
-            each.job.state_name,
-            format_cores(each.job.cores),
-            format_hundredths(each.job.cores_used),
-            format_percent(each.job.efficiency),
-            format_percent(each.job.memory_efficiency),
-            format_percent(each.job.time_efficiency),
-            format_core_time(each.job.core_hours_idle),
+            each.job.state,
+            "–" if each.job.cores is None else str(each.job.cores),
+            "–" if each.job.cores_used is None else f"{each.job.cores_used:.2f}",
+            share(each.job.efficiency),
+            share(each.job.memory_efficiency),
+            share(each.job.time_efficiency),
+            "–"
+            if each.job.core_hours_idle is None
+            else format_core_hours(each.job.core_hours_idle),
         ]
         for each in explanations
     ]
-    heads = ["job", "state", "cores", "used", "CPU", "memory", "time", "idle"]
-    print(table_layout(heads, rows))
+    print(table_layout(["job", "state", "cores", "used", "CPU", "memory", "time", "idle"], rows))
     known = [each.job.core_hours_idle for each in explanations]
     idle = [hours for hours in known if hours is not None]
     if idle:
-        print(f"\n{format_core_time(sum(idle))} reserved and not used, all together")
+        print(f"\n{format_core_hours(sum(idle))} reserved and not used, all together")

@@ -17,7 +17,7 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors", "hpcncf.paths", "hpcncf.files"},
     {"hpcncf.native", "hpcncf.data"},
-    {"hpcncf.job", "hpcncf.lint", "hpcncf.remedies"},
+    {"hpcncf.job", "hpcncf.lint", "hpcncf.explain", "hpcncf.remedies"},
     {"hpcncf.records"},
     {"hpcncf.monitor", "hpcncf.slurm", "hpcncf.probe"},
     {"hpcncf.launcher", "hpcncf.state"},

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf_analysis.explain.explain import FIELDS, read_text
+from hpcncf.explain.conclude import FIELDS
+from hpcncf.explain.read import read_text
 from slurm.conftest import User, eventually
 from slurm.test_submit import JOB
 from slurm.test_survive import ranks_of, trains
@@ -51,7 +52,7 @@ def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     assert float(row["slurm_cpu_s"]) > 18
     assert float(row["slurm_max_rss_mib"]) > 50
     said = user.cluster.run("sacct", "-P", "-j", row["slurm_job_id"], f"--format={FIELDS}")
-    (seen,) = read_text(said).jobs
+    (seen,) = read_text(said)
     assert seen.cpu_s == pytest.approx(float(row["slurm_cpu_s"]), rel=0.1)
     assert seen.elapsed_s is not None
     assert seen.elapsed_s >= float(row["slurm_elapsed_s"]), "of the job, and not of its step"

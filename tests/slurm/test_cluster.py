@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf_analysis.explain.explain import FIELDS, read_text
+from hpcncf.explain.conclude import FIELDS
+from hpcncf.explain.read import read_text
 from slurm import parts
 from slurm.conftest import CLUSTER, PATIENCE_S, Cluster, User, eventually, started
 from slurm.people import GROUP
@@ -66,7 +67,7 @@ def test_accounting_knows_what_ran(cluster: Cluster) -> None:
     wanted = {f"{job}|COMPLETED|1", f"{job}.0|COMPLETED|1"}
     eventually(lambda: wanted <= set(cluster.run(*asked).splitlines()))
     for form in ([], ["--long"], ["--long", "--parsable"], [f"--format={FIELDS}", "-P"]):
-        (seen,) = read_text(cluster.run("sacct", "-j", job, *form)).jobs
+        (seen,) = read_text(cluster.run("sacct", "-j", job, *form))
         assert (seen.id, seen.state, seen.cores) == (job, "COMPLETED", 1), form
         assert (seen.elapsed_s is not None) == bool(form)
 

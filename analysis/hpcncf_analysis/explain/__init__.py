@@ -1,1 +1,0 @@
-"""Interpret summaries of schedulers."""

@@ -1,0 +1,662 @@
+"""What follows from a job's fields, what stays open, and the next step. Reads no text.
+
+One rule holds throughout: nothing is sized from a figure that was not counted, cannot be right, or
+is of a run that did not come to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any, Final, Literal
+
+from hpcncf.explain.fields import OUT_OF_MEMORY, OUT_OF_TIME, JobFields
+from hpcncf.explain.words import (
+    describe_exit_code,
+    describe_signal,
+    format_core_hours,
+    format_memory,
+    format_seconds,
+    format_share,
+    plural,
+)
+
+# Below this a job's start says more than its work, and memory was sampled once or never.
+SHORT_S: Final = 60.0
+# Below this its start still counts (jobstats judges no job under 300 s).
+BRIEF_S: Final = 300.0
+# From here to here as much as one core was busy, start-up and pauses included.
+ONE: Final = (0.85, 1.15)
+BUSY: Final = 0.9
+HARDLY: Final = 0.5
+# This close to a whole number of cores is called exact: the figures have two digits.
+EXACT: Final = 0.02
+# More CPU time than this share of what the cores can give is no rounding.
+IMPOSSIBLE: Final = 1.05
+# A Python process that has imported torch takes more than this; a smaller peak is of the batch
+# shell, or the program was never sampled.
+LEAST_MIB: Final = 250.0
+# What a request needs above the peak that was seen, and the least that is ever named.
+ROOM: Final = 1.25
+LEAST_REQUEST_MIB: Final = 1024.0
+# More memory or time than this share of what was requested is no waste worth a word.
+MODEST: Final = 0.5
+AT_LIMIT: Final = 0.95
+GPU_IDLE: Final = 0.005
+GPU_BUSY: Final = 0.5
+
+SLURM: Final = frozenset(
+    (
+        "sacct",
+        "seff",
+        "nn_seff",
+        "seff-array",
+        "reportseff",
+        "jobstats",
+        "NAU jobstats",
+        "slurm-mail",
+        "log",
+    )
+)
+FIELDS: Final = (
+    "JobID,State,NNodes,AllocCPUS,AllocTRES,Elapsed,Timelimit,TotalCPU,NTasks,MaxRSS,ReqMem,"
+    "TRESUsageInAve,ExitCode"
+)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    code: str
+    """Stable, for programs: `one_core`, `gpu_idle`, `too_short`."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to request next; None where today's request has no known fault."""
+
+    nodes: int | None = None
+    cores: int | None = None
+    memory_mib: float | None = None
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    job: JobFields
+    conclusions: tuple[Conclusion, ...]
+    open_questions: tuple[str, ...]
+    """What these figures cannot show."""
+    request: Request
+    next_step: str
+    """A command; empty if there is nothing to do."""
+    why: str
+    """What that command brings."""
+    confidence: Literal["high", "medium", "low", "none"]
+    confidence_reason: str
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return tuple(each.code for each in self.conclusions)
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "fields": self.job.plain(),
+            "conclusions": [asdict(each) for each in self.conclusions],
+            "open_questions": list(self.open_questions),
+            "request": asdict(self.request),
+            "next_step": self.next_step,
+            "why": self.why,
+            "confidence": self.confidence,
+            "confidence_reason": self.confidence_reason,
+        }
+
+
+def conclude(job: JobFields) -> Explanation:
+    if job.is_waiting:
+        said = [Conclusion("not_started", "It has not started: there is nothing to judge yet.")]
+        return _explanation(job, said, [], Request())
+    said = [each for rule in _rules(job) for each in rule(job)]
+    codes = {each.code for each in said}
+    return _explanation(job, said, _open(job, codes), _request(job, codes))
+
+
+def _rules(job: JobFields) -> Sequence[Callable[[JobFields], list[Conclusion]]]:
+    if is_short(job):
+        return (_short, _end, _attempts)
+    return (_cpu, _nodes, _threads, _gpu, _memory, _time, _end, _attempts, _progress)
+
+
+def is_short(job: JobFields) -> bool:
+    """Whether it ended, or has run so far, before there is anything to judge."""
+    return job.elapsed_s is not None and job.elapsed_s < SHORT_S
+
+
+def _short(job: JobFields) -> list[Conclusion]:
+    ran = "has run for" if job.is_running else "ran for"
+    text = (
+        f"Too short to judge: it {ran} {format_seconds(job.elapsed_s or 0)}. Start-up counts as "
+        "much as the work, and schedulers sample memory only now and then (Slurm every 30 s): "
+        "nothing follows for the next request."
+    )
+    return [Conclusion("too_short", text)]
+
+
+# Cores.
+
+
+def _cpu(job: JobFields) -> list[Conclusion]:
+    used, cores, efficiency = job.cores_used, job.cores, job.efficiency
+    if efficiency is None and used is None:
+        return []
+    if cores is None or efficiency is None or used is None:
+        return [_cpu_alone(job)]
+    text = f"{used:.2f} of {plural(cores, 'core')} busy on average ({format_share(efficiency)})"
+    if efficiency > IMPOSSIBLE:
+        return [
+            Conclusion(
+                "cpu_impossible",
+                f"{text}: more CPU time than {plural(cores, 'core')} can give. Either nothing held "
+                "the job to its cores (no binding, no cgroup, processes on further nodes), or a "
+                "figure is wrong (hardware threads against cores, processes counted twice): "
+                "nothing is sized from it.",
+            )
+        ]
+    idle = job.core_hours_idle
+    lost = (
+        "" if not idle or job.is_running else f"; {format_core_hours(idle)} reserved and not used"
+    )
+    code, meaning = _pattern(job, used, cores)
+    return [Conclusion(code, f"{text}: {meaning}{lost}."), *_peak(job)]
+
+
+def _cpu_alone(job: JobFields) -> Conclusion:
+    """Of cores used without how many there were, or the other way round."""
+    if job.efficiency is None:
+        return Conclusion(
+            "cores_unknown",
+            f"{job.cores_used or 0:.2f} cores busy on average; of how many, the text does not say.",
+        )
+    share = format_share(job.efficiency)
+    if job.efficiency > IMPOSSIBLE:
+        return Conclusion(
+            "cpu_impossible",
+            f"A CPU efficiency of {share} is more than the cores can give, or is counted per core: "
+            "nothing is sized from it.",
+        )
+    likely = round(1 / job.efficiency) if job.efficiency > 0 else 0
+    if 2 <= likely <= 256 and abs(job.efficiency * likely - 1) <= EXACT:
+        busy = "one core busy" if _kept_to_one(job, likely) else "as much as one core busy"
+        return Conclusion(
+            "share_of_one_core", f"{share} of the cores busy: with {likely} cores, {busy}."
+        )
+    code = "cores_busy" if job.efficiency >= BUSY else "share_only"
+    return Conclusion(code, f"{share} of the cores busy on average.")
+
+
+def _pattern(job: JobFields, used: float, cores: int) -> tuple[str, str]:
+    """What the number of busy cores looks like."""
+    nodes = job.nodes or 1
+    if used >= BUSY * cores:
+        return "cores_busy", "the cores were busy"
+    if cores > 1 and ONE[0] <= used <= ONE[1]:
+        near = "exactly" if abs(used - 1) <= EXACT else "about"
+        busy = (
+            "one core busy" if _kept_to_one(job, cores) else "as much as one core busy all the time"
+        )
+        return "one_core", f"{near} {busy}, of {cores}"
+    if used < (HARDLY if cores > 1 else 0.1):
+        return "almost_idle", (
+            "almost nothing. It waited (files, the network, a GPU), or its work ran in processes "
+            "that were not counted"
+        )
+    if nodes > 1 and abs(used * nodes / cores - 1) <= EXACT:
+        return "one_node", f"what one of its {nodes} nodes has"
+    if cores % 2 == 0 and abs(used - cores / 2) <= EXACT * cores:
+        return "half_of_cores", (
+            "half of them. Where the scheduler counts hardware threads, each core had one busy "
+            "thread"
+        )
+    if cores == 1:
+        return "some_idle", "the core waited for the rest of the time (files, the network, a GPU)"
+    return "some_idle", "some of them idle all the time, or all of them some of the time"
+
+
+def _kept_to_one(job: JobFields, cores: int) -> bool:
+    """Whether its busiest moment had no second core; only LSF reports one."""
+    return job.peak_efficiency is not None and job.peak_efficiency * cores <= ONE[1]
+
+
+def _peak(job: JobFields) -> list[Conclusion]:
+    if job.peak_efficiency is None or not job.cores:
+        return []
+    most = job.peak_efficiency * job.cores
+    text = f"At its busiest {most:.2f} cores ({format_share(job.peak_efficiency)}, over about 60 s)"
+    alone = job.cores > 1 and _kept_to_one(job, job.cores)
+    if alone:
+        return [Conclusion("never_a_second_core", f"{text}: never a second core.")]
+    return [Conclusion("peak", f"{text}.")]
+
+
+def _nodes(job: JobFields) -> list[Conclusion]:
+    if job.nodes_unused:
+        of = f" of {job.nodes}" if job.nodes else ""
+        return [
+            Conclusion(
+                "nodes_unused", f"{plural(job.nodes_unused, 'node')}{of} used no CPU at all."
+            )
+        ]
+    nodes, used, cores = job.nodes or 1, job.cores_used, job.cores
+    if nodes < 2 or used is None or not cores or used * nodes > 1.05 * cores:
+        return []
+    if job.nodes_unused == 0:  # each was watched, and each worked
+        if job.gpus:
+            return []
+        text = f"All {nodes} nodes worked, with no more busy cores together than one of them has."
+        return [Conclusion("fewer_nodes_would_do", text)]
+    others = "the other node" if nodes == 2 else f"the other {nodes - 1} nodes"
+    return [
+        Conclusion(
+            "more_nodes_than_used",
+            f"No more cores were busy than one of its {nodes} nodes has: {others} idled, or what "
+            "ran there was started past the scheduler's accounting (by ssh, or by an mpirun that "
+            "does not know the scheduler).",
+        )
+    ]
+
+
+def _threads(job: JobFields) -> list[Conclusion]:
+    if not job.physical_cores or not job.cores or job.cores <= job.physical_cores:
+        return []
+    return [
+        Conclusion(
+            "hardware_threads",
+            f"The {job.cores} cores are hardware threads of {job.physical_cores} cores: a program "
+            "with one thread per core shows 50 %.",
+        )
+    ]
+
+
+# GPUs.
+
+
+def _gpu(job: JobFields) -> list[Conclusion]:
+    share, gpus = job.gpu_efficiency, job.gpus
+    if share is None and not gpus and not job.gpus_unused:
+        return []
+    so_far = " so far" if job.is_running else ""
+    if share is not None and share < GPU_IDLE:
+        which = "The GPU was" if gpus in (None, 1) else f"The {gpus} GPUs were"
+        text = f"{which} not used{so_far} (0 %): does the program move its model and batches to it?"
+        return [Conclusion("gpu_idle", text)]
+    if job.gpus_unused:
+        of = f" of {gpus}" if gpus else ""
+        unused = "all_gpus" if gpus and job.gpus_unused >= gpus else "some_gpus"
+        code = "gpu_idle" if unused == "all_gpus" else "some_gpus_idle"
+        text = f"{plural(job.gpus_unused, 'GPU')}{of} not used{so_far}."
+        if code == "some_gpus_idle":
+            text += " Does the program use more than one (ranks, torchrun)?"
+        return [Conclusion(code, text), *([_gpu_share(job, share)] if share is not None else [])]
+    if share is None:
+        which = "a GPU" if gpus == 1 else f"{gpus} GPUs"
+        text = f"It had {which}; the text does not say whether the job used it."
+        return [Conclusion("gpu_unknown", text)]
+    return [_gpu_share(job, share), *_cores_per_gpu(job, share)]
+
+
+def _gpu_share(job: JobFields, share: float) -> Conclusion:
+    gpus = job.gpus or 1
+    which = "The GPU was" if gpus == 1 else f"The {gpus} GPUs were"
+    text = f"{which} busy {format_share(share)} of the time"
+    used = job.cores_used
+    if share >= GPU_BUSY:
+        return Conclusion("gpu_busy", f"{text}.")
+    if used is not None and (job.cores or 0) > 1 and used / gpus <= ONE[1]:
+        per = "one core" if gpus == 1 else "about one core each"
+        return Conclusion(
+            "gpu_fed_by_one_core",
+            f"{text}, with {used:.2f} of {job.cores} cores: {per} feeds it. More loader workers, "
+            "or fewer and larger operations, may keep it busier.",
+        )
+    return Conclusion("gpu_waits", f"{text}: it waited for the rest.")
+
+
+def _cores_per_gpu(job: JobFields, share: float) -> list[Conclusion]:
+    """Where the GPUs are busy, idle cores are no fault of the program but of the request."""
+    used, cores, gpus = job.cores_used, job.cores, job.gpus
+    if share < GPU_BUSY or used is None or not cores or not gpus or used > HARDLY * cores:
+        return []
+    low = max(ceil(1.5 * used / gpus), 2)
+    if 2 * low * gpus >= cores:
+        return []
+    return [
+        Conclusion(
+            "cores_for_gpu",
+            f"{used / gpus:.1f} cores busy per GPU, {cores / gpus:.0f} requested: {low} to "
+            f"{2 * low} per GPU would do.",
+        )
+    ]
+
+
+# Memory.
+
+
+def memory_is_counted(job: JobFields) -> bool:
+    """Whether the peak can be the program's: it was sampled, and is not that of a shell."""
+    return job.memory_mib is not None and job.memory_mib >= LEAST_MIB
+
+
+def _memory(job: JobFields) -> list[Conclusion]:
+    used, asked, share = job.memory_mib, job.memory_asked_mib, job.memory_efficiency
+    if used is None and share is None:
+        return []
+    figure = _memory_figure(job)
+    if job.state in OUT_OF_MEMORY:
+        return []  # its end says it
+    if used is not None and used < LEAST_MIB and not (share and share > AT_LIMIT):
+        return [
+            Conclusion(
+                "memory_not_counted",
+                f"{figure}: less than Python with torch takes. Slurm samples every 30 s and only "
+                "processes that it started: the program was not counted, or is very small. Nothing "
+                "is sized from it.",
+            )
+        ]
+    if share is not None and share > IMPOSSIBLE:
+        return [
+            Conclusion(
+                "memory_impossible",
+                f"{figure}: more than the job had. Pages that processes share were counted once "
+                "for each (DataLoader workers, ranks), one task's figure was multiplied, or no "
+                "limit was enforced: nothing is sized from it.",
+            )
+        ]
+    if share is not None and share >= AT_LIMIT:
+        return [
+            Conclusion(
+                "memory_at_limit",
+                f"{figure}: at its limit, which is no proof of need. Files that were read stay in "
+                "memory and count until something else needs the room. Keep the request.",
+            )
+        ]
+    if share is None or share >= MODEST or used is None or not asked:
+        return [Conclusion("memory", f"{figure}.")]
+    if job.is_running:
+        return [Conclusion("memory", f"{figure} so far.")]
+    size = _memory_request(job)
+    if size is None:
+        return [Conclusion("memory_low", f"{figure}{_why_not_sized(job)}.")]
+    text = f"{figure}: {format_memory(size)} would have been enough, a quarter above the peak."
+    return [Conclusion("memory_oversized", text)]
+
+
+def _memory_figure(job: JobFields) -> str:
+    used, asked, share = job.memory_mib, job.memory_asked_mib, job.memory_efficiency
+    if used is None:
+        return f"Memory: {format_share(share or 0)} of the request"
+    text = f"Memory: at most {format_memory(used)}"
+    if asked and share is not None:
+        text += f" of {format_memory(asked)} ({format_share(share)})"
+    return text
+
+
+def _why_not_sized(job: JobFields) -> str:
+    if (job.nodes or 1) > 1:
+        return "; how it was spread over the nodes is not known, so no smaller request follows"
+    if job.memory_counted == "LSF":
+        return "; LSF may not count shared or mapped memory, so no smaller request follows"
+    if job.jobs or job.memory_counted == "mean":
+        return "; a mean says nothing of the largest, so no smaller request follows"
+    return "; it did not run to its end, so no smaller request follows"
+
+
+def _memory_request(job: JobFields) -> float | None:
+    """A smaller request that is safe, in whole gibibytes; None where none follows."""
+    used, asked = job.memory_mib, job.memory_asked_mib
+    if not used or not asked or not memory_is_counted(job) or (job.nodes or 1) > 1:
+        return None
+    if job.memory_counted in ("LSF", "mean", "virtual") or job.jobs:
+        return None
+    if not job.is_completed and job.state:
+        return None
+    if job.exit_code or job.signal or used >= MODEST * asked or (job.elapsed_s or 0) < BRIEF_S:
+        return None
+    size = max(ceil(ROOM * used / 1024) * 1024.0, LEAST_REQUEST_MIB)
+    return size if size < asked else None
+
+
+# Time and end.
+
+
+def _time(job: JobFields) -> list[Conclusion]:
+    elapsed, limit, share = job.elapsed_s, job.limit_s, job.time_efficiency
+    if job.state in OUT_OF_TIME:
+        ran = (
+            f" of {format_seconds(limit)}"
+            if limit
+            else (f" after {format_seconds(elapsed)}" if elapsed else "")
+        )
+        return [
+            Conclusion(
+                "time_limit_reached",
+                f"It was ended at its time limit{ran}: it needs more, how much more is not known.",
+            )
+        ]
+    if share is None or elapsed is None or share >= MODEST or not job.is_completed:
+        return []
+    of = f" of {format_seconds(limit)}" if limit else ""
+    return [
+        Conclusion(
+            "time_limit_long",
+            f"Time: {format_seconds(elapsed)}{of} ({format_share(share)}). A shorter limit may "
+            "start sooner; one run does not show how long the longest takes.",
+        )
+    ]
+
+
+def _end(job: JobFields) -> list[Conclusion]:
+    if job.state in OUT_OF_MEMORY:
+        held = f" {format_memory(job.memory_asked_mib)}" if job.memory_asked_mib else ""
+        text = (
+            f"It was killed for its memory: it needs more than{held or ' it had'}, how much more "
+            "is not known. A peak below the limit is what was sampled last, not what it needed."
+        )
+        return [Conclusion("out_of_memory", text)]
+    if job.state in OUT_OF_TIME:
+        return []
+    if job.state == "NODE_FAIL":
+        return [Conclusion("node_failed", "Its node failed: nothing of this is the job's doing.")]
+    if job.state == "PREEMPTED":
+        return [Conclusion("preempted", "It was stopped for a job with precedence.")]
+    if job.signal:
+        at_limit = job.signal == 9 and (job.memory_efficiency or 0) >= AT_LIMIT
+        text = describe_signal(job.signal)
+        if at_limit:
+            text += " Its memory was at the limit, so most likely for that."
+        return [Conclusion("signal", text)]
+    if job.exit_code:
+        return [Conclusion("exit_code", describe_exit_code(job.exit_code))]
+    if job.state == "CANCELLED":
+        text = "It was cancelled before its end: what it would have needed is not known."
+        return [Conclusion("cancelled", text)]
+    return []
+
+
+def _attempts(job: JobFields) -> list[Conclusion]:
+    if not job.attempts or job.attempts < 2:
+        return []
+    lost = job.lost_core_hours
+    cost = (
+        f"; the {plural(job.attempts - 1, 'attempt')} before cost {format_core_hours(lost)}"
+        if lost
+        else ""
+    )
+    return [
+        Conclusion(
+            "requeued",
+            f"It was started {job.attempts} times{cost}. The figures are those of the last.",
+        )
+    ]
+
+
+def _progress(job: JobFields) -> list[Conclusion]:
+    if not job.is_running:
+        return []
+    return [Conclusion("running", "It has not ended: the figures are those so far.")]
+
+
+# What stays open, and what to do.
+
+NO_CPU: Final = "how many of its cores it used: the text lacks CPU time or elapsed time"
+NO_CORES: Final = "how many cores it had: give it with --cores N"
+WAITED: Final = (
+    "what it waited for (files, the network, a GPU, other processes), or where its work was counted"
+)
+SPINS: Final = (
+    "whether the busy cores did useful work: threads that wait for one another spin, which counts "
+    "as work"
+)
+SCALES: Final = "whether fewer cores would be as fast"
+SECOND: Final = "whether a second core would make it faster"
+CONFINED: Final = (
+    "whether the job was held to fewer cores (binding, cgroup, srun without --cpus-per-task) or "
+    "one thread does its work"
+)
+SEVERAL: Final = "whether that was one core all the time, or several for a part of it"
+WHO_WAITS: Final = "whether some ranks or threads work while others wait, or all pause together"
+PHASES: Final = "where the time goes: input, the training step, synchronization, evaluation"
+
+
+def _open(job: JobFields, codes: set[str]) -> list[str]:
+    """Questions that the figures do not answer."""
+    if codes & {"too_short", "cpu_impossible"}:
+        return []
+    asked: list[str] = []
+    if job.efficiency is None and (job.cores_used is None or job.cores is not None):
+        return [NO_CPU]
+    if job.cores is None:
+        asked.append(NO_CORES)
+    if "cores_busy" in codes:
+        return [*asked, *([SECOND] if job.cores == 1 else [SPINS, SCALES])]
+    if codes & {"one_core", "share_of_one_core", "gpu_fed_by_one_core"}:
+        alone = "never_a_second_core" in codes or _kept_to_one(job, job.cores or 1)
+        return [*asked, CONFINED, *([] if alone else [SEVERAL])]
+    if "almost_idle" in codes or job.cores == 1:
+        return [*asked, WAITED]
+    return [*asked, WHO_WAITS, PHASES]
+
+
+def _request(job: JobFields, codes: set[str]) -> Request:
+    if codes & {"too_short"} or job.is_running:
+        return Request()
+    nodes = None
+    if job.nodes_unused and job.nodes and job.nodes > job.nodes_unused and job.is_completed:
+        nodes = job.nodes - job.nodes_unused
+    memory = _memory_request(job) if "memory_oversized" in codes else None
+    if "out_of_memory" in codes and job.memory_asked_mib and (job.nodes or 1) == 1:
+        memory = ceil(1.5 * job.memory_asked_mib / 1024) * 1024.0
+    limit = None
+    idle = codes & {"almost_idle", "gpu_idle"}
+    if "time_limit_reached" in codes and job.limit_s and not idle and job.efficiency is not None:
+        limit = 2 * job.limit_s
+    cores = 1 if "never_a_second_core" in codes and job.is_completed else None
+    return Request(nodes, cores, memory, limit)
+
+
+def _explanation(
+    job: JobFields, said: Sequence[Conclusion], asked: Sequence[str], request: Request
+) -> Explanation:
+    step, why = _next_step(job, {each.code for each in said}, request)
+    confidence, reason = _confidence(job, {each.code for each in said})
+    return Explanation(job, tuple(said), tuple(asked), request, step, why, confidence, reason)
+
+
+def is_slurm(job: JobFields) -> bool:
+    return job.source in SLURM
+
+
+def asked_of_sacct(ids: Sequence[str]) -> str:
+    return f"sacct -j {','.join(ids)} --parsable2 --format={FIELDS} | hpcncf explain"
+
+
+def _options(request: Request) -> str:
+    """The request as options of sbatch."""
+    options = []
+    if request.nodes:
+        options.append(f"--nodes={request.nodes}")
+    if request.memory_mib:
+        options.append(f"--mem={request.memory_mib / 1024:.0f}G")
+    if request.limit_s:
+        minutes = ceil(request.limit_s / 60)
+        days, rest = divmod(minutes, 1440)
+        clock = f"{rest // 60:02}:{rest % 60:02}:00"
+        options.append(f"--time={days}-{clock}" if days else f"--time={clock}")
+    return " ".join(options)
+
+
+MEASURE: Final = (
+    "in the job script, where COMMAND is now, measures the job itself: cores allocated, usable and "
+    "used, the line where time goes, and the remedy"
+)
+
+
+def _next_step(job: JobFields, codes: set[str], request: Request) -> tuple[str, str]:
+    slurm = is_slurm(job)
+    measure = "hpcncf run -- COMMAND", MEASURE
+    if job.is_waiting:
+        if slurm and job.id:
+            return f"squeue --start -j {job.id}", "when Slurm expects to start it, and why it waits"
+        return "", ""
+    if "too_short" in codes:
+        return measure[0], f"on a run of ten minutes or more, {MEASURE}"
+    missing = job.efficiency is None and (job.cores_used is None or job.cores is not None)
+    if missing and slurm and job.id:
+        ended = ", once it has ended" if job.is_running else ""
+        return asked_of_sacct([job.id]), f"CPU time, memory and GPU use of the job's steps{ended}"
+    options = _options(request) if slurm else ""
+    fine = codes & {"cores_busy", "gpu_busy"}
+    if options and ("out_of_memory" in codes or "time_limit_reached" in codes):
+        if "out_of_memory" in codes:
+            why = "half as much memory again; the peak of that run shows whether it was needed"
+        else:
+            why = "twice the time, or save checkpoints and resume"
+        return f"sbatch {options} job.sh", why
+    if options and fine and not codes & {"cpu_impossible", "gpu_waits"}:
+        return f"sbatch {options} job.sh", "the same run with what it used"
+    return measure
+
+
+def _confidence(
+    job: JobFields, codes: set[str]
+) -> tuple[Literal["high", "medium", "low", "none"], str]:
+    if codes & {"not_started", "too_short"}:
+        return "none", "there is nothing to judge yet"
+    if codes & {"cpu_impossible"}:
+        return "none", "the CPU figure cannot be right"
+    if job.efficiency is None and job.gpu_efficiency is None:
+        return "low", "the text does not say how busy the cores were"
+    if job.cores is None or job.elapsed_s is None:
+        missing = [
+            name
+            for name, value in (("cores", job.cores), ("run time", job.elapsed_s))
+            if value is None
+        ]
+        return "low", f"a share alone: no {' and no '.join(missing)}"
+    if job.jobs:
+        return "medium", "a mean over several jobs"
+    if job.is_running or job.elapsed_s < BRIEF_S:
+        return "medium", "it has not ended" if job.is_running else "a run of minutes"
+    if "memory_impossible" in codes or "more_nodes_than_used" in codes:
+        return "medium", "one of the figures may not count everything"
+    if job.cpu_s is None:
+        return "medium", "CPU efficiency as printed: there is no CPU time to check it with"
+    return "high", "CPU time, run time and cores are all there"
+
+
+def common_step(explanations: Sequence[Explanation]) -> tuple[str, str]:
+    """The one step for all jobs: sacct's where it is the first thing missing."""
+    asked = [each for each in explanations if each.next_step.startswith("sacct")]
+    if asked:
+        return asked_of_sacct([each.job.id for each in asked]), asked[0].why
+    return next(((each.next_step, each.why) for each in explanations if each.next_step), ("", ""))

@@ -1,0 +1,535 @@
+"""Phrases without a label, and the habits of those who print the figures.
+
+A dialect decides where labels disagree, and adds what is known of how its figures are counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from hpcncf.explain.drafts import Draft, Drafts
+from hpcncf.explain.fields import OUT_OF_TIME, RUNNING, JobFields, state_word
+from hpcncf.explain.structured import tres_figure
+from hpcncf.explain.units import match_duration, match_memory
+
+# Phrases: a value before its word, or a sentence with a meaning of its own.
+
+
+def _number(name: str, weight: int = 0) -> Callable[[re.Match[str], Draft], None]:
+    def see(found: re.Match[str], draft: Draft) -> None:
+        value = float(found[1])
+        if 0 < value < 1e7 or (value == 0 and name in ("signal", "gpus")):
+            draft.see(name, value, weight)
+
+    return see
+
+
+def _state(word: str, weight: int = 1) -> Callable[[re.Match[str], Draft], None]:
+    return lambda _, draft: draft.see("state", word, weight)
+
+
+def _share(name: str) -> Callable[[re.Match[str], Draft], None]:
+    return lambda found, draft: draft.see(name, float(found[1]) / 100, 0)
+
+
+def _exit(found: re.Match[str], draft: Draft) -> None:
+    draft.see("exit_code", (int(found[1]), 0), 2)
+    if found[0].startswith("Exited"):
+        draft.see("state", "EXIT" if int(found[1]) else "DONE", 1)
+
+
+def _requested_and_used(found: re.Match[str], draft: Draft) -> None:
+    draft.see("limit_s", float(found[1]), 0)
+    draft.see("elapsed_s", float(found[2]), 0)
+
+
+def _used_of_cores(found: re.Match[str], draft: Draft) -> None:
+    draft.see("cores", float(found[2]), 1)
+    if int(found[2]):
+        draft.see("printed_efficiency", float(found[1]) / int(found[2]), 1)
+
+
+def _gnu_time(found: re.Match[str], draft: Draft) -> None:
+    draft.see("user_s", float(found[1]), 0)
+    draft.see("system_s", float(found[2]), 0)
+    if elapsed := match_duration(found[3]):
+        draft.see("elapsed_s", elapsed[0], 0)
+
+
+def _condor_row(found: re.Match[str], draft: Draft) -> None:
+    """HTCondor's `Cpus : 0.12 1 1`: usage, request, allocated; `Memory (MB) : 230 4096 4096`."""
+    usage, allocated = found[2], found[4] or found[3]
+    if found[1].startswith("Cpu"):
+        draft.see("cores", float(allocated), 2)
+        if usage and float(allocated):
+            draft.see("printed_efficiency", float(usage) / float(allocated), 2)
+    elif found[1].startswith("Gpu"):
+        draft.see("gpus", float(allocated), 2)
+        if usage and float(allocated):
+            draft.see("gpu_efficiency", float(usage) / float(allocated), 2)
+    else:
+        if usage:
+            draft.see("memory_mib", float(usage), 2)
+        draft.see("memory_asked_mib", float(allocated), 2)
+
+
+def _of_load(found: re.Match[str], draft: Draft) -> None:
+    """LONI's and LSU's `fewer cores (load) than allocated (1.03 < 20)`."""
+    draft.see("cores", float(found[2]), 1)
+    if float(found[2]):
+        draft.see("printed_efficiency", float(found[1]) / float(found[2]), 1)
+
+
+def _exit_of(found: re.Match[str], draft: Draft) -> None:
+    draft.see("exit_code", (int(found[1] or found[2]), 0), 1)
+
+
+def _word(weight: int) -> Callable[[re.Match[str], Draft], None]:
+    return lambda found, draft: draft.see("state", state_word(found[1]), weight)
+
+
+See = Callable[[re.Match[str], Draft], None]
+
+
+def _phrases(*rows: tuple[str, See]) -> tuple[tuple[re.Pattern[str], See], ...]:
+    return tuple((re.compile(pattern, re.IGNORECASE), see) for pattern, see in rows)
+
+
+_NUMBERED: Final = r"(?<![\w.,:/-])(\d{1,6})(?:\s|\(s\)|-)+(?:(?:allocated|requested|compute)\s)?"
+_PERCENT: Final = r"(?<![\d.])(\d{1,4}(?:\.\d+)?)\s?%\s+(?:\w+\s)?"
+_USE: Final = r"[ -](?:efficien\w+|utili[sz]\w+|usage|use|load)"
+_USED: Final = r"(?:used|using|utili[sz]\w+)\s(?:only\s)?(\d{1,4}(?:\.\d+)?)\s?%\sof\s"
+_YOUR: Final = r"(?:the|your|its|allocated|requested|\s)*"
+# What is said of this job, wherever it stands.
+_SAID: Final = _phrases(
+    (r"Allocated (\d+) Slot", _number("cores", 3)),
+    (r"Started (\d+) (?:Task|Processor)", _number("cores", 2)),
+    (r"#BSUB\s+-n\s+(\d+)", _number("cores", 1)),
+    (r"\b(\d+) (?:Task\(s\)|Processors Requested)", _number("cores", 1)),
+    (r"\((\d+) physical", _number("physical_cores", 1)),
+    (r"requested (\d{1,9}) seconds and used (\d{1,9}) seconds", _requested_and_used),
+    (
+        r"cores?[^()<>]{0,30}(?:\(load\))?[^()<>]{0,30}\((\d+(?:\.\d+)?) ?< ?(\d+)\)",
+        _of_load,
+    ),
+    (r"(?:by|with|on|\() ?(?:Linux )?signal (\d{1,2})\b", _number("signal", 1)),
+    (r"Exited with exit code (\d+)", _exit),
+    (r"\(return value (\d+)\)|with exit[- ]code (\d+)", _exit_of),
+    (r"\b(TERM_(?:MEMLIMIT|RUNLIMIT|OWNER|ADMIN))\b", _word(3)),
+    (
+        r"Successfully completed|Done successfully|Normal termination \(return value 0\)",
+        _state("DONE"),
+    ),
+    (
+        r"oom[-_]kill event|Out Of Memory(?! \()|Exceeded job memory limit|oom[ -]killed",
+        _state("OUT_OF_MEMORY", 4),
+    ),
+    (
+        r"DUE TO TIME LIMIT|exceeded limit .{0,20}walltime|walltime \d+ exceeded"
+        r"|job killed: walltime",
+        _state("TIMEOUT", 4),
+    ),
+    (r"CANCELLED AT \S+ DUE TO PREEMPTION", _state("PREEMPTED", 4)),
+    (r"CANCELLED AT \S+ DUE TO NODE FAIL", _state("NODE_FAIL", 4)),
+    (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT", _state("CANCELLED", 2)),
+    (r"srun: error: .*Exited with exit code [1-9]", _state("FAILED", 0)),
+    (
+        r"Job \S+ .{0,80}\b(Ended|Failed|COMPLETED|TIMEOUT|CANCELLED|OUT_OF_MEMORY|NODE_FAIL)\b",
+        _word(0),
+    ),
+    (
+        r"(?-i:\b(COMPLETED|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|PREEMPTED)\b)(?!\s*by)",
+        _word(0),
+    ),
+    (r"(\d{1,9}(?:\.\d+)?)user (\d{1,9}(?:\.\d+)?)system (\S{1,20})elapsed", _gnu_time),
+    (
+        r"^\s*(Cpus|Gpus|Memory \(MB\))\s*:\s*(\d+(?:\.\d+)?)?\s+(\d+)(?:[ \t]+(\d+))?\s*$",
+        _condor_row,
+    ),
+)
+# What may also be a rule of the site ("each node has 96 cores").
+_PROSE: Final = _phrases(
+    (
+        r"\b(\d+(?:\.\d+)?) (?:of|out of) (?:the |your )?(\d+) "
+        r"(?:allocated |requested |reserved )?(?:CPU[ -])?cores",
+        _used_of_cores,
+    ),
+    (
+        _NUMBERED
+        + r"(?:CPU[ -]?)?(?:cores?|cpus|slots|processors|vcpus)\b(?!\s+(?:per|each|on each))",
+        _number("cores"),
+    ),
+    (_NUMBERED + r"(?:NVIDIA\s)?(?:[AHV]\d{2,3}\s)?GPUs?\b(?!\s+(?:per|hours?))", _number("gpus")),
+    (_NUMBERED + r"nodes?\b(?!\s+(?:per|hours?))", _number("nodes")),
+    (_PERCENT + "CPU" + _USE, _share("printed_efficiency")),
+    (_PERCENT + "GPU" + _USE, _share("gpu_efficiency")),
+    (_USED + _YOUR + "(?:CPU|cores)", _share("printed_efficiency")),
+    (_USED + _YOUR + "GPU", _share("gpu_efficiency")),
+)
+_CONDOR_ID: Final = re.compile(r"^\s*0\d\d \((\d{1,9}\.\d{1,6})\.\d+\) ")
+_SGE_ID: Final = re.compile(r"^\s*Job(?:-array task)? (\d{1,9}(?:\.\d+)?) \(")
+# One word of each phrase, in lower case: most lines have none.
+_HINTS: Final = (
+    *(
+        "slot",
+        "task",
+        "processor",
+        "core",
+        "cpu",
+        "gpu",
+        "node",
+        "physical",
+        "seconds and",
+        "signal",
+        "exit",
+    ),
+    *(
+        "return value",
+        "term_",
+        "success",
+        "done",
+        "normal term",
+        "oom",
+        "memory",
+        "limit",
+        "exceeded",
+    ),
+    *("cancelled", "completed", "failed", "timeout", "ended", "elapsed", "preempt", "killed"),
+)
+
+
+def read_phrases(line: str, drafts: Drafts, rule: bool) -> None:
+    """Read the line's phrases; `rule`: whether it may state what the site wants."""
+    if found := _CONDOR_ID.match(line) or _SGE_ID.match(line):
+        drafts.of(found[1])
+    lowered = line.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return
+    for pattern, see in _SAID if rule else (*_SAID, *_PROSE):
+        if found := pattern.search(line):
+            see(found, drafts.here())
+
+
+# Dialects.
+
+SEFF_RUNNING: Final = (
+    "seff reads Slurm's accounting, which counts the steps that have ended: of a running job these "
+    "are too few, and left out"
+)
+ESTIMATE: Final = "seff calls its memory an estimate: the largest task's times the number of tasks"
+NOTHING_ASKED: Final = "LSF writes MEM Efficiency 0.00% where the job asked for no memory"
+NOT_YET: Final = "LSF has not looked at it yet: its CPU peak is over 0 seconds"
+DERIVED: Final = "the number of cores is CPU PEAK over CPU PEAK EFFICIENCY: the text has none"
+LSF_MEMORY: Final = (
+    "LSF samples memory now and then and does not count shared or mapped memory everywhere "
+    "(batches of DataLoader workers, memory-mapped files)"
+)
+PBS_HOSTS: Final = (
+    "PBS counts what runs under its own daemons: processes that ssh or another launcher started on "
+    "further nodes are missing"
+)
+PER_CORE: Final = (
+    "seff-array prints the CPU time of one core, and its memory shares are a known fault of the "
+    "tool: only cores and CPU efficiency are used"
+)
+VIRTUAL: Final = "maxvmem is address space, not memory: it says nothing of what is needed"
+MEAN_OF: Final = "the figures are means over several jobs"
+PER_NODE: Final = "memory is that of the busiest node"
+INFERRED: Final = "the number of cores is CPU time / (run time x CPU efficiency): the text has none"
+
+# The first whose mark is in the job's lines; a table names its source itself.
+_DIALECTS: Final = tuple(
+    (name, re.compile(mark, re.IGNORECASE))
+    for name, mark in (
+        ("nn_seff", r"Job Wall-?time:\s+\d+(?:\.\d+)?%"),
+        ("seff-array", r"Average CPU Utili[sz]ed"),
+        ("seff", r"CPU Utili[sz]ed:|core-walltime|Cores per node:"),
+        ("jobstats", r"Slurm Job Statistics|CPU utilization\s+\[|CPU utilization per node"),
+        ("slurm-mail", r"Wallclock Accuracy"),
+        ("PBS", r"resources_used|Resource_List|NCPUs Requested|PBS Job Id|neednodes="),
+        (
+            "LSF",
+            r"CPU (?:average|peak) efficiency|Resource usage summary|CPU time used is|\bLSF\b"
+            r"|Turnaround time|TERM_[A-Z]+LIMIT|executed on host",
+        ),
+        ("Grid Engine", r"ru_wallclock|ru_utime|qname|Max vmem"),
+        ("HTCondor", r"Partitionable Resources|Remote Usage|Normal termination"),
+        ("OAR", r"\bOAR\b|oarstat|assigned_resources"),
+    )
+)
+
+
+def finish(draft: Draft) -> JobFields:
+    """The job of what was seen."""
+    text = "\n".join(draft.text)
+    source = draft.source or next((name for name, mark in _DIALECTS if mark.search(text)), "text")
+    seen = draft.values
+    habit = _HABITS.get(source)
+    if habit:
+        habit(draft, text)
+    _spread(draft)
+    job = JobFields(source=source, id=draft.id, notes=list(dict.fromkeys(draft.notes)))
+    code, by_signal = seen.get("exit_code", (None, 0))
+    job.exit_code, job.signal = _end(code, by_signal)
+    if "signal" in seen and job.signal is None:
+        job.signal = int(seen["signal"]) or None
+    job.state = str(seen.get("state", ""))
+    for name in ("jobs", "nodes", "tasks", "physical_cores", "gpus", "gpus_unused", "nodes_unused"):
+        if name in seen:
+            setattr(job, name, int(seen[name]))
+    for name in (
+        *("elapsed_s", "limit_s", "cpu_s", "printed_efficiency", "peak_efficiency", "memory_mib"),
+        *("memory_asked_mib", "printed_memory_efficiency", "printed_time_efficiency"),
+        *("gpu_efficiency", "gpu_memory_efficiency", "lost_core_hours"),
+    ):
+        if name in seen:
+            setattr(job, name, float(seen[name]))
+    job.memory_counted = str(seen.get("memory_counted", ""))
+    job.attempts = int(seen["attempts"]) if "attempts" in seen else None
+    job.nodes = job.nodes or None
+    job.cores = _cores(draft, job)
+    if seen.get("memory_asked_mib.per") in ("n", "c") and job.memory_asked_mib is not None:
+        # Until Slurm 21.08 sacct wrote `4Gn` per node, `4Gc` per core.
+        per = job.nodes if seen["memory_asked_mib.per"] == "n" else job.cores
+        job.memory_asked_mib = job.memory_asked_mib * per if per else None
+    if job.jobs and MEAN_OF not in job.notes:
+        job.notes.append(MEAN_OF)
+    stopped = job.signal in (9, 15, 24) and job.state in ("", "EXIT", "FINISHED", "COMPLETED")
+    if stopped and job.limit_s and job.elapsed_s and job.elapsed_s >= 0.995 * job.limit_s:
+        job.state = "TIMEOUT"
+    if job.state in OUT_OF_TIME or job.state in RUNNING:
+        job.exit_code = job.exit_code or None
+    return _inferred(job)
+
+
+def says_something(job: JobFields) -> bool:
+    """Whether there is anything to say of it: a word like `4 cores` in a text is no job."""
+    figures = (
+        *(job.efficiency, job.cpu_s, job.memory_mib, job.memory_efficiency, job.gpu_efficiency),
+        *(job.gpus_unused, job.nodes_unused, job.time_efficiency),
+    )
+    if any(each is not None for each in figures):
+        return True
+    return bool(job.id and (job.state or job.elapsed_s is not None)) or bool(
+        job.state and job.elapsed_s is not None
+    )
+
+
+def _end(code: int | None, by_signal: int) -> tuple[int | None, int | None]:
+    """Exit code and signal: sacct's `0:9`; a shell adds 128 to a signal's number, PBS 256."""
+    if code is None:
+        return None, by_signal or None
+    if by_signal:
+        return None if code == 0 else code, by_signal
+    if 256 < code <= 256 + 64:
+        return None, code - 256
+    if 128 < code <= 128 + 64:
+        return code, code - 128
+    return code, None
+
+
+def _cores(draft: Draft, job: JobFields) -> int | None:
+    """The cores of the job, by the most certain of what was seen."""
+    seen, weights = draft.values, draft.weights
+    if seen.get("cores") and weights["cores"] >= 2:
+        return round(float(seen["cores"])) or None
+    chunk = _chunks(str(seen.get("select", "")))
+    total = tres_figure(str(seen.get("tres", "")), "cpu")
+    if total:
+        return int(total)
+    if chunk[0]:
+        return chunk[0]
+    walltime = seen.get("core_walltime_s")
+    if walltime and job.elapsed_s:
+        ratio = walltime / job.elapsed_s
+        if ratio >= 0.5 and abs(ratio - round(ratio)) <= 0.02 * ratio + 1 / job.elapsed_s * ratio:
+            return round(float(ratio))
+    if seen.get("cores"):
+        return round(float(seen["cores"])) or None
+    if seen.get("cores_per_node") and job.nodes:
+        return int(float(seen["cores_per_node"])) * job.nodes
+    if seen.get("cores_per_gpu") and job.gpus:
+        return int(seen["cores_per_gpu"]) * job.gpus
+    if seen.get("cpus_per_task") and job.tasks:
+        return int(seen["cpus_per_task"]) * job.tasks
+    return None
+
+
+def _chunks(text: str) -> tuple[int, int]:
+    """Cores and GPUs of `2:ncpus=16:ngpus=1+1:ppn=4`, `1:ppn=8:gpus=1:shared`, `node07:ppn=4`."""
+    cores = gpus = 0
+    for chunk in text.split("+"):
+        each = re.search(r"(?:ncpus|ppn)=(\d{1,6})", chunk)
+        cards = re.search(r"gpus=(\d{1,4})", chunk)
+        many = re.match(r"(\d{1,6})(?::|$)", chunk)
+        times = int(many[1]) if many else 1
+        if each or many:
+            cores += times * (int(each[1]) if each else 1)
+        gpus += times * int(cards[1]) if cards else 0
+    return (cores, gpus) if text else (0, 0)
+
+
+def _spread(draft: Draft) -> None:
+    """What follows from figures that are not fields themselves."""
+    seen = draft.values
+    if "cpu_s" not in seen and ("user_s" in seen or "system_s" in seen):
+        draft.see("cpu_s", seen.get("user_s", 0.0) + seen.get("system_s", 0.0), 1)
+    if "ave_cpu_s" in seen and "cpu_s" not in seen:
+        draft.see("cpu_s", seen["ave_cpu_s"] * (seen.get("tasks") or 1), 1)
+    tres = str(seen.get("tres", ""))
+    for name, key in (("gpus", "gres/gpu"), ("nodes", "node")):
+        if (value := tres_figure(tres, key)) is not None:
+            draft.see(name, value, 2)
+    if "memory_asked_mib" not in seen and (held := tres_figure(tres, "mem")):
+        draft.see("memory_asked_mib", held / 2**20, 2)
+    gpus = _chunks(str(seen.get("select", "")))[1]
+    if gpus:
+        draft.see("gpus", float(gpus), 1)
+    share, count = seen.get("gpu_efficiency"), seen.get("gpus") or 1
+    if share is not None and share > 1.05 and count > 1:  # Slurm adds up the cards of a task
+        seen["gpu_efficiency"] = min(share / count, 1.0)
+    peak, of_peak = seen.get("cpu_peak"), seen.get("peak_efficiency")
+    if "cores" not in seen and peak and of_peak:
+        draft.see("cores", float(max(round(peak / of_peak), 1)), 1)
+        draft.notes.append(DERIVED)
+
+
+def _seff(draft: Draft, text: str) -> None:
+    if draft.values.get("state") in RUNNING:
+        for name in ("cpu_s", "printed_efficiency", "memory_mib", "printed_memory_efficiency"):
+            draft.values.pop(name, None)
+        draft.notes.append(SEFF_RUNNING)
+    if "estimated maximum" in text:
+        draft.see("memory_counted", "task x tasks", 3)
+        draft.notes.append(ESTIMATE)
+
+
+def _seff_array(draft: Draft, _: str) -> None:
+    for name in (
+        *(
+            "cpu_s",
+            "core_walltime_s",
+            "memory_mib",
+            "memory_asked_mib",
+            "printed_memory_efficiency",
+        ),
+        "mean_memory_mib",
+    ):
+        draft.values.pop(name, None)
+    draft.notes.append(PER_CORE)
+
+
+def _slurm_mail(draft: Draft, text: str) -> None:
+    """Its "Wallclock" is the limit, and its memory that of a node."""
+    found = re.search(r"(?m)^\W*Wallclock:\s+(\S.*)$", text)
+    limit = match_duration(found[1].strip()) if found else None
+    if limit:
+        draft.see("limit_s", limit[0], 3)
+    elapsed = re.search(r"(?m)^\W*Elapsed:\s+(\S.*)$", text)
+    ran = match_duration(elapsed[1].strip()) if elapsed else None
+    if ran:
+        draft.see("elapsed_s", ran[0], 3)
+    if "Max memory usage per node" in text:
+        draft.see("memory_counted", "node", 3)
+        draft.notes.append(PER_NODE)
+
+
+_NODE_TIME: Final = re.compile(r"^\s*\S+: +(\S+?)/(\S+) \(efficiency", re.M)
+_NODE_MEMORY: Final = re.compile(
+    r"^\s*[\w.-]+: +(\d[\d.]*[KMGTP]?B)/(\d[\d.]*[KMGTP]?B)\b(?! \(\d[\d.]*%)", re.M
+)
+_CARD: Final = re.compile(r"^\s*\S+ \(GPU \S+\): +(\d[\d.]*)%", re.M)
+_TOTAL_TIME: Final = re.compile(r"Total used/runtime: (\S+?)/(\S+?),")
+_TOTAL_MEMORY: Final = re.compile(r"Total used/allocated: (\S+?)/(\S+)")
+
+
+def _jobstats(draft: Draft, text: str) -> None:
+    """Its lines of nodes and GPUs: `node-g2: 1-21:41:20/18-16:46:24 (efficiency=10.2%)`."""
+    total = _TOTAL_TIME.search(text)
+    pairs = [total.groups()] if total else [found.groups() for found in _NODE_TIME.finditer(text)]
+    times = [(match_duration(used), match_duration(held)) for used, held in pairs]
+    if times and all(used and held for used, held in times):
+        draft.see("cpu_s", sum(used[0] for used, _ in times if used), 3)
+    whole = _TOTAL_MEMORY.search(text)
+    amounts = [
+        (match_memory(used), match_memory(held))
+        for used, held in (
+            [whole.groups()] if whole else [each.groups() for each in _NODE_MEMORY.finditer(text)]
+        )
+    ]
+    if amounts and all(used and held for used, held in amounts):
+        draft.see("memory_mib", sum(used[0] for used, _ in amounts if used), 3)
+        draft.see("memory_asked_mib", sum(held[0] for _, held in amounts if held), 3)
+    cards = [float(found[1]) / 100 for found in _CARD.finditer(text)]
+    if cards:
+        draft.see("gpu_efficiency", sum(cards) / len(cards), 3)
+        draft.see("gpus_unused", float(sum(not each for each in cards)), 3)
+    if re.search(r"MIG jobs", text):
+        draft.values.pop("gpu_efficiency", None)
+    if times:
+        draft.see("nodes_unused", float(len(re.findall(r"CPU node was not used", text))), 3)
+
+
+def _lsf(draft: Draft, text: str) -> None:
+    seen = draft.values
+    ran_on = text.partition("executed on host(s)")[2].partition("Your job looked like")[0]
+    if slots := sum(map(int, re.findall(r"<(\d{1,6})\*[\w.-]+>", ran_on))):
+        draft.see("cores", float(slots), 2)
+    watched = seen.get("cpu_peak_s")
+    if watched == 0:
+        for name in ("printed_efficiency", "peak_efficiency"):
+            if not seen.get(name):
+                seen.pop(name, None)
+        draft.notes.append(NOT_YET)
+    if seen.get("printed_memory_efficiency") == 0:
+        seen.pop("printed_memory_efficiency")
+        if seen.get("memory_mib"):
+            draft.notes.append(NOTHING_ASKED)
+    if seen.get("memory_mib") is not None:
+        draft.see("memory_counted", "LSF", 3)
+        draft.notes.append(LSF_MEMORY)
+    if not seen.get("peak_efficiency"):
+        seen.pop("peak_efficiency", None)
+
+
+def _pbs(draft: Draft, _: str) -> None:
+    if (draft.values.get("nodes") or 1) > 1:
+        draft.notes.append(PBS_HOSTS)
+
+
+def _grid_engine(draft: Draft, _: str) -> None:
+    if "virtual_mib" in draft.values and "memory_mib" not in draft.values:
+        draft.notes.append(VIRTUAL)
+
+
+_HABITS: Final[Mapping[str, Callable[[Draft, str], None]]] = {
+    "seff": _seff,
+    "nn_seff": _seff,
+    "seff-array": _seff_array,
+    "slurm-mail": _slurm_mail,
+    "jobstats": _jobstats,
+    "LSF": _lsf,
+    "PBS": _pbs,
+    "Grid Engine": _grid_engine,
+}
+
+# A share is printed in per cent with two digits; and how far from a whole number of cores the three
+# figures may be that it follows from.
+_HALF_DIGIT: Final = 0.5e-4
+_INEXACT: Final = 0.4
+
+
+def _inferred(job: JobFields) -> JobFields:
+    """The job with its number of cores where CPU time, run time and CPU efficiency leave one whole
+    number: 8,566 s / (8,570 s x 20.00 %) = 5."""
+    if job.cores or not job.printed_efficiency or not job.elapsed_s or not job.cpu_s:
+        return job
+    exact = job.cpu_s / (job.elapsed_s * job.printed_efficiency)
+    doubt = exact * (_HALF_DIGIT / job.printed_efficiency + 1 / job.elapsed_s + 1 / job.cpu_s)
+    if exact < 0.5 or doubt > _INEXACT or abs(exact - round(exact)) > max(doubt, _INEXACT / 4):
+        return job
+    job.cores = round(exact)
+    job.notes.append(INFERRED)
+    return job

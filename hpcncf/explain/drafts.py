@@ -1,0 +1,74 @@
+"""What was seen of each job while a text is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Draft:
+    """What was seen of one job so far; of two values of a field the heavier, then the first."""
+
+    id: str = ""
+    at: int = 0
+    """The line that mentions it first."""
+    values: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    labels: set[str] = field(default_factory=set)
+    first_label: str = ""
+    notes: list[str] = field(default_factory=list)
+    source: str = ""
+    text: list[str] = field(default_factory=list)
+    """The lines it was read from, for its dialect."""
+
+    def see(self, name: str, value: object, weight: int = 1) -> None:
+        if name not in self.values or weight > self.weights[name]:
+            self.values[name] = value
+            self.weights[name] = weight
+
+
+class Drafts:
+    """The jobs of a text, by id; figures before the first id belong to the first job."""
+
+    def __init__(self) -> None:
+        self.all: list[Draft] = []
+        self._by_id: dict[str, Draft] = {}
+        self.current: Draft | None = None
+        self.line = 0
+        """The line that is read."""
+
+    def in_order(self) -> list[Draft]:
+        return sorted(self.all, key=lambda draft: draft.at)
+
+    def of(self, job_id: str) -> Draft:
+        """The job of this id, which is now the one that is read."""
+        if job_id not in self._by_id:
+            nameless = self.current if self.current and not self.current.id else None
+            draft = nameless or self._new()
+            draft.id = job_id
+            self._by_id[job_id] = draft
+        self.current = self._by_id[job_id]
+        self.current.at = min(self.current.at, self.line)
+        return self.current
+
+    def rename(self, job_id: str) -> None:
+        """Another name for the current job: an array element's, beside its own number."""
+        draft = self.here()
+        draft.id = job_id
+        self._by_id.setdefault(job_id, draft)
+
+    def here(self) -> Draft:
+        if self.current is None:
+            self.current = self._new()
+        return self.current
+
+    def fresh(self) -> Draft:
+        """A job without an id."""
+        self.current = self._new()
+        return self.current
+
+    def _new(self) -> Draft:
+        draft = Draft(at=self.line)
+        self.all.append(draft)
+        return draft

@@ -1,0 +1,421 @@
+"""The fields of a job, and the labels under which schedulers, tools and sites print them.
+
+`LABELS` is the one table of what can be read: to understand a further site's mail, add its words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+
+@dataclass
+class JobFields:
+    """What a text says of one job; None where it says nothing. All of the job: every node, rank."""
+
+    source: str = "text"
+    """Who wrote it: `seff`, `sacct`, `LSF`, `PBS`, ..., or `text`."""
+    id: str = ""
+    state: str = ""
+    """The scheduler's own word in upper case, without what follows it; PBS's letters spelled out.
+    """
+    exit_code: int | None = None
+    """Of the job script."""
+    signal: int | None = None
+    """The signal that ended it."""
+    jobs: int | None = None
+    """Of how many jobs the figures are the mean, where they are one."""
+    nodes: int | None = None
+    tasks: int | None = None
+    cores: int | None = None
+    """Allocated; as the scheduler counts them, so hardware threads on some sites."""
+    physical_cores: int | None = None
+    elapsed_s: float | None = None
+    limit_s: float | None = None
+    cpu_s: float | None = None
+    """User and system, of all processes."""
+    printed_efficiency: float | None = None
+    """CPU efficiency as the text has it, 0 to 1."""
+    peak_efficiency: float | None = None
+    """CPU efficiency of its busiest moment; only LSF has it."""
+    memory_mib: float | None = None
+    """Peak; of several nodes together if `memory_counted` does not say otherwise."""
+    memory_asked_mib: float | None = None
+    memory_counted: str = ""
+    """How, where the text or its dialect tells: `task x tasks`, `mean`, `node`, `virtual`."""
+    printed_memory_efficiency: float | None = None
+    printed_time_efficiency: float | None = None
+    gpus: int | None = None
+    gpu_efficiency: float | None = None
+    """Share of time in which a kernel ran, mean of the job's GPUs, 0 to 1."""
+    gpus_unused: int | None = None
+    gpu_memory_efficiency: float | None = None
+    nodes_unused: int | None = None
+    attempts: int | None = None
+    """How often it started, where it was requeued."""
+    lost_core_hours: float | None = None
+    """Of the attempts before the last."""
+    notes: list[str] = field(default_factory=list)
+    """Reasons to trust these figures less."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """CPU seconds / (elapsed x cores), as seff; as printed where it cannot be computed."""
+        if self.cpu_s is not None and self.elapsed_s and self.cores:
+            return self.cpu_s / (self.elapsed_s * self.cores)
+        return self.printed_efficiency
+
+    @property
+    def cores_used(self) -> float | None:
+        """CPU seconds / elapsed: the mean number of busy cores."""
+        if self.cpu_s is not None and self.elapsed_s:
+            return self.cpu_s / self.elapsed_s
+        if self.printed_efficiency is not None and self.cores:
+            return self.printed_efficiency * self.cores
+        return None
+
+    @property
+    def memory_efficiency(self) -> float | None:
+        if self.memory_mib is not None and self.memory_asked_mib:
+            return self.memory_mib / self.memory_asked_mib
+        return self.printed_memory_efficiency
+
+    @property
+    def time_efficiency(self) -> float | None:
+        if self.elapsed_s is not None and self.limit_s:
+            return self.elapsed_s / self.limit_s
+        return self.printed_time_efficiency
+
+    @property
+    def core_hours_idle(self) -> float | None:
+        """Core-hours reserved and not used, at least 0."""
+        if self.efficiency is None or not self.cores or not self.elapsed_s:
+            return None
+        return max(1 - self.efficiency, 0.0) * self.cores * self.elapsed_s / 3600
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in RUNNING
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the text says that it ran to its own end."""
+        return self.state in COMPLETED and not self.exit_code and not self.signal
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the fields, and what follows from them by arithmetic alone."""
+        derived = (
+            "efficiency",
+            "cores_used",
+            "memory_efficiency",
+            "time_efficiency",
+            "core_hours_idle",
+        )
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+# States by scheduler, upper case. A word that is none of these is not a state.
+WAITING: Final = frozenset(
+    ("PENDING", "PEND", "PD", "QUEUED", "HELD", "WAITING", "IDLE", "PSUSP", "CONFIGURING")
+)
+RUNNING: Final = frozenset(
+    (
+        *("RUNNING", "RUN", "COMPLETING", "SUSPENDED", "SSUSP", "USUSP", "EXITING", "BEGUN"),
+        *("STOPPED", "RESIZING", "IN_PROGRESS"),
+    )
+)
+COMPLETED: Final = frozenset(("COMPLETED", "COMPLETE", "DONE", "FINISHED", "TERMINATED"))
+OUT_OF_MEMORY: Final = frozenset(("OUT_OF_MEMORY", "TERM_MEMLIMIT"))
+OUT_OF_TIME: Final = frozenset(("TIMEOUT", "TERM_RUNLIMIT", "DEADLINE"))
+FAILED: Final = frozenset(("FAILED", "EXIT", "ERROR", "ABORTED", "LAUNCH_FAILED", "BOOT_FAIL"))
+STOPPED: Final = frozenset(
+    ("CANCELLED", "PREEMPTED", "NODE_FAIL", "REMOVED", "REVOKED", "TERM_OWNER", "TERM_ADMIN")
+)
+STATES: Final = WAITING | RUNNING | COMPLETED | OUT_OF_MEMORY | OUT_OF_TIME | FAILED | STOPPED
+# Short forms: squeue's, sacct's, and those that sacct cuts to ten letters.
+SHORT_STATES: Final[Mapping[str, str]] = {
+    "BF": "BOOT_FAIL",
+    "CA": "CANCELLED",
+    "CANCELED": "CANCELLED",
+    "CD": "COMPLETED",
+    "CG": "COMPLETING",
+    "DL": "DEADLINE",
+    "ENDED": "COMPLETED",
+    "F": "FAILED",
+    "NF": "NODE_FAIL",
+    "OOM": "OUT_OF_MEMORY",
+    "OUT_OF_ME": "OUT_OF_MEMORY",
+    "PR": "PREEMPTED",
+    "R": "RUNNING",
+    "SUCCESS": "COMPLETED",
+    "SUCCESSFUL": "COMPLETED",
+    "TO": "TIMEOUT",
+}
+# qstat's letters (qstat(1B), "Job states"; C is Torque's).
+PBS_LETTERS: Final[Mapping[str, str]] = {
+    "B": "BEGUN",
+    "C": "COMPLETED",
+    "E": "EXITING",
+    "F": "FINISHED",
+    "H": "HELD",
+    "Q": "QUEUED",
+    "R": "RUNNING",
+    "S": "SUSPENDED",
+    "W": "WAITING",
+    "X": "FINISHED",
+}
+
+
+def state_word(text: str) -> str:
+    """The state that a text begins with, or an empty string: `CANCELLED by 1000`."""
+    words = re.match(r"[\s\[('\"<]*([A-Za-z]+(?:[ _][A-Za-z]+){0,2})", text)
+    if not words:
+        return ""
+    parts = re.split(r"[ _]", words[1].upper())
+    for length in (3, 2, 1):
+        word = "_".join(parts[:length])
+        if len(parts) >= length and (word in STATES or word in SHORT_STATES):
+            return SHORT_STATES.get(word, word)
+    return ""
+
+
+@dataclass(frozen=True)
+class Label:
+    """One way to print a field."""
+
+    field: str
+    kind: str
+    """`duration`, `memory`, `share`, `count`, or a name in `read.COMPOSITES`."""
+    unit: str = ""
+    """Of a bare number: `s`, `min`, `h`; `B`, `K`, `M`, `G`; `%`. Empty: a bare number is none."""
+    weight: int = 1
+    """Of two labels of one field that disagree, the heavier one wins; then the first."""
+
+
+def _labels(*rows: tuple[str, str, str]) -> dict[str, list[Label]]:
+    """`rows`: field, kind with its unit and weight (`duration:s!2`), labels apart by commas."""
+    table: dict[str, list[Label]] = {}
+    for name, how, words in rows:
+        kind, _, weight = how.partition("!")
+        kind, _, unit = kind.partition(":")
+        for label in words.replace("\n", ",").split(","):
+            if key := " ".join(label.split()):
+                table.setdefault(key, []).append(Label(name, kind, unit, int(weight or 1)))
+    return table
+
+
+# Words in lower case; in a text any of `_-./`, a blank or nothing may be between them, and -ization
+# is -isation. A label may have several fields: the first whose value fits what follows has it. What
+# follows a share ("16.5% 00:00:29 of 00:03:00") is read with it.
+LABELS: Final[dict[str, list[Label]]] = _labels(
+    (
+        "id",
+        "id",
+        "job id, slurm job id, pbs job id, lsf job id, job number, jobnumber, job identifier",
+    ),
+    ("id", "id!2", "array job id"),
+    ("id", "bare id", "job, id"),
+    ("state", "state!2", "state, job state, exit state, final state"),
+    ("state", "state", "status, stat, job status"),
+    (
+        "exit_code",
+        "exit",
+        """exit code, exit status, return value, exit value, exited with exit code,
+        exit status of job""",
+    ),
+    ("jobs", "count", "jobs, number of jobs, total jobs"),
+    # What it had.
+    (
+        "nodes",
+        "count!2",
+        """nodes, nnodes, num nodes, alloc nodes, allocated nodes, nodes allocated, nodes used,
+        number of nodes, node count, nodect, resource list nodect""",
+    ),
+    ("nodes", "count", "req nodes, requested nodes, nodes requested"),
+    ("nodes_unused", "count", "nodes unused, unused nodes, idle nodes"),
+    ("tasks", "count", "tasks, ntasks, num tasks, number of tasks, ranks, mpi ranks"),
+    (
+        "cores",
+        "count!2",
+        """cores, cpu cores, cpus, ncpus, num cpus, number of cores, number of cpus, total cores,
+        total cpus, alloc cpus, allocated cpus, allocated cores, cores allocated, cpus allocated,
+        cores reserved, reserved cores, ncpus used, slots""",
+    ),
+    (
+        "cores",
+        "count",
+        """req cpus, request cpus, requested cpus, requested cores, cpus requested, cores requested,
+        ncpus requested, processors, procs, cpu count, avg cores, average cores,
+        resource list ncpus, resources used ncpus, bsub n""",
+    ),
+    ("cores_per_node", "count", "cores per node, cpus per node, processors per node"),
+    ("cpus_per_task", "count", "cpus per task, cpus task, cores per task"),
+    ("cores_per_gpu", "count", "cores per gpu, cpus per gpu"),
+    # Time.
+    ("elapsed_s", "used of time", "walltime"),
+    (
+        "cpu_s",
+        "duration:s!2",
+        """cpu utilized, cpu time used, used cpu time, total cpu, total cpu time, cput,
+        resources used cput, cpu t, cpu time consumed""",
+    ),
+    (
+        "cpu_s",
+        "duration:s",
+        """cpu time, cpu used, cpu usage, total cpu usage, average cpu utilized, cpu, cpu seconds,
+        the cpu time used is, cpu time total""",
+    ),
+    ("user_s", "duration:s", "ru utime, user time, user cpu, user cpu time, usr"),
+    ("system_s", "duration:s", "ru stime, system time, system cpu, system cpu time, sys"),
+    ("ave_cpu_s", "duration", "ave cpu"),
+    ("core_walltime_s", "duration:s", "core walltime"),
+    (
+        "elapsed_s",
+        "duration:s!2",
+        """elapsed, elapsed raw, elapsed time, elapsed walltime, time elapsed, job wall clock time,
+        job walltime, walltime used, used walltime, resources used walltime, ru wallclock,
+        wall clock time, run time""",
+    ),
+    (
+        "elapsed_s",
+        "duration:s",
+        """wall time, wallclock, runtime, time used, used time, duration, job duration, job runtime,
+        job run time, avg runtime, average runtime, real, real time, walltime consumed,
+        execution time""",
+    ),
+    ("elapsed_s", "duration:h", "hours, run hours, hours elapsed"),
+    (
+        "limit_s",
+        "duration:s!2",
+        """resource list walltime, walltime requested, requested walltime, reserved walltime,
+        walltime reserved, walltime limit, wall clock limit, wall time limit, time requested,
+        requested time, time allocated""",
+    ),
+    ("limit_s", "duration:min!2", "timelimit raw, runlimit, run limit"),
+    ("limit_s", "duration!2", "time limit, wall limit, max walltime, job time limit"),
+    ("limit_s", "duration:s", "h rt, s rt, max run time, allocated time, allocated walltime"),
+    ("limit_s", "duration:h", "bsub w"),
+    ("printed_time_efficiency", "share:%", "time eff, time efficiency, walltime efficiency"),
+    (
+        "printed_time_efficiency",
+        "share",
+        """job walltime, walltime, wall time, walltime accuracy, wallclock accuracy, time used,
+        walltime usage, walltime utilization""",
+    ),
+    # Cores.
+    (
+        "printed_efficiency",
+        "share:%!2",
+        """cpu efficiency, cpu eff, avg cpu efficiency, average cpu efficiency,
+        cpu average efficiency, mean cpu efficiency, core efficiency""",
+    ),
+    (
+        "printed_efficiency",
+        "share",
+        """cpu utilization, cpu util, cpu usage, cpu use, cpu load, cpu used, cpu utilized,
+        cpus used, cpu time used, cores used, core usage, core utilization,
+        average cpu utilization, mean cpu utilization""",
+    ),
+    ("peak_efficiency", "share", "cpu peak efficiency"),
+    ("cpu_peak", "number", "cpu peak"),
+    ("cpu_peak_s", "duration", "cpu peak duration"),
+    # Memory.
+    (
+        "memory_mib",
+        "memory!2",
+        """memory utilized, memory used, mem used, max memory, max mem, max rss, max mem used,
+        max memory used, maximum memory used, peak memory, mem util""",
+    ),
+    ("memory_mib", "memory:K!2", "resources used mem, ru maxrss"),
+    (
+        "memory_mib",
+        "memory",
+        """memory usage, mem usage, peak memory usage, max memory usage, max memory usage per node,
+        job memory used, maximum memory, memory used max, memory peak, peak mem, cpu mem used,
+        maximum resident set size, cpu memory usage, avg memory usage, mem efficiency,
+        memory efficiency""",
+    ),
+    ("memory_mib", "used of memory", "mem, memory"),
+    ("mean_memory_mib", "memory", "average memory utilized, average memory, avg mem, ave rss"),
+    ("virtual_mib", "memory", "max vmem, vmem, resources used vmem, max vm size"),
+    ("memory_asked_mib", "memory:M!2", "req mem, requested memory, memory requested"),
+    (
+        "memory_asked_mib",
+        "memory!2",
+        """total requested memory, resource list mem, mem requested, requested mem, mem reserved,
+        memory reserved, reserved memory, memory allocated, allocated memory, mem allocated,
+        memory limit, mem limit, cpu memory""",
+    ),
+    (
+        "memory_asked_mib",
+        "memory",
+        "alloc mem, total memory, memory request, mem request, h vmem",
+    ),
+    ("printed_memory_efficiency", "share:%!2", "memory efficiency, mem eff, mem efficiency"),
+    (
+        "printed_memory_efficiency",
+        "share",
+        """memory utilization, memory usage, memory used, memory utilized, mem usage, mem util,
+        mem used, mem, memory, max memory, cpu memory usage, cpu memory utilization,
+        cpu mem eff""",
+    ),
+    # GPUs.
+    (
+        "gpus",
+        "count",
+        """gpus, ngpus, num gpus, gpu count, number of gpus, gpus allocated, allocated gpus,
+        alloc gpus, gpus requested, ngpus requested, requested gpus, avg requested gpus, req gpus,
+        gpus reserved, reserved gpus, ngpus used, resource list ngpus""",
+    ),
+    ("gpus_unused", "count", "gpus unused, unused gpus, idle gpus"),
+    ("gpu_efficiency", "share:%!2", "gpu efficiency, gpu eff, avg gpu efficiency"),
+    (
+        "gpu_efficiency",
+        "share:%",
+        "gpu utilization, gpu util, gpu usage, average gpu utilization, gpu use",
+    ),
+    (
+        "gpu_efficiency",
+        "share",
+        """gpu, gpu load, gpu utilized, gpus used, mean gpu utilization, mean gpu efficiency,
+        gpu sm utilization, gpu sm util, gpu compute utilization""",
+    ),
+    (
+        "gpu_memory_efficiency",
+        "share:%",
+        "gpu memory usage, gpu mem, gpu memory utilization",
+    ),
+    (
+        "gpu_memory_efficiency",
+        "share",
+        "gpu memory efficiency, gpu memory used, gpu mem usage, gpu memory",
+    ),
+    (
+        "gpu_memory_mib",
+        "memory",
+        "gpu memory used, max gpu memory, gpu memory usage, gpu mem used max",
+    ),
+    # Values with a grammar of their own.
+    ("tres", "tres", "alloc tres, tres, req tres, alloc gres"),
+    ("tres_used", "tres", "tres usage in ave, tres usage in tot, tres usage in max"),
+    ("select", "select", "resource list select, resource list nodes, neednodes, nodes"),
+    ("efficiency_of", "share", "efficiency"),
+)
+# Columns that mean something else than the same words in a line.
+COLUMNS: Final[dict[str, list[Label]]] = _labels(
+    ("id", "id", "job id raw, name"),
+    ("state", "state", "st"),
+    ("printed_efficiency", "share:%", "cpu"),
+    ("percent_used", "share", "percent used"),
+    ("memory_mib", "memory:B!2", "max rss"),
+    ("memory_asked_mib", "memory:M", "cpu mem"),
+    ("memory_asked_mib", "memory:M!2", "req mem"),
+    ("elapsed_s", "duration", "time"),
+    ("limit_s", "duration", "time allocated"),
+)

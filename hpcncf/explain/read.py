@@ -1,0 +1,470 @@
+"""Read the fields of every job that a text mentions, whoever wrote the text.
+
+A text is cleaned, its tables and JSON are read by column and key, and in all other lines each label
+of `fields.LABELS` is looked for with a value after it. What was seen is gathered by job id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from hpcncf.explain import dialects
+from hpcncf.explain.drafts import Draft, Drafts
+from hpcncf.explain.fields import LABELS, PBS_LETTERS, JobFields, Label, state_word
+from hpcncf.explain.structured import read_json, read_tables
+from hpcncf.explain.units import (
+    match_count,
+    match_duration,
+    match_memory,
+    match_share,
+    plain_numbers,
+)
+
+# A summary is short. More is a log or an attack: its end is what the scheduler wrote.
+MOST_CHARACTERS: Final = 4_000_000
+MOST_LINES: Final = 60_000
+# Lines that have to be searched for labels cost more than rows of tables.
+MOST_LABELLED: Final = 10_000
+LONGEST_LINE: Final = 4_000
+
+
+def read_text(text: str) -> list[JobFields]:
+    """Every job of which the text has a figure or a state, in the order of their first mention."""
+    return read_with_problems(text)[0]
+
+
+def read_with_problems(text: str) -> tuple[list[JobFields], list[str]]:
+    """The jobs, and what looks like a summary and could not be read, each with the way out."""
+    lines = clean_lines(text)
+    problems: list[str] = []
+    drafts = Drafts()
+    lines = read_json(lines, drafts)
+    lines = read_tables(lines, drafts, problems)
+    _read_labels(lines, drafts)
+    if not any(draft.values for draft in drafts.all):  # a label may be broken over two lines
+        _read_labels([" ".join(line.strip() for line in lines)[:LONGEST_LINE]], drafts)
+    jobs = [dialects.finish(draft) for draft in drafts.in_order()]
+    return [job for job in jobs if dialects.says_something(job)], problems
+
+
+_ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"'}
+_ESCAPES: Final = re.compile(
+    r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)|[\u200b\ufeff]"
+)
+_HTML: Final = re.compile(r"</t[dr]>|<br ?/?>|</p>|</div>|</html>|</li>", re.IGNORECASE)
+_CELL_END: Final = re.compile(r"</t[dh]>\s*<t[dh][^<>]{0,200}>", re.IGNORECASE)
+_LINE_END: Final = re.compile(r"<br ?/?>|</(?:tr|p|div|li|h\d|pre|table)>", re.IGNORECASE)
+_TAG: Final = re.compile(
+    r"</?(?:html|head|body|table|tbody|thead|tr|t[dh]|p|br|div|span|b|i|u|em|strong|pre|code|font|a|ul"
+    r"|ol|li|h\d|style|hr|img|center|small|tt)(?:\s[^<>]{0,500})?/?>",
+    re.IGNORECASE,
+)
+# What a reply, a comment, a list or a program's log puts before each line.
+_PREFIX: Final = re.compile(r"^(?:[ \t]*(?:>|#(?!SBATCH|BSUB|PBS|\$)|\*(?!\*\*)|//|[•·│┃])[ \t]?)+")
+# LSF breaks lines anywhere and begins their rest with 21 blanks; PBS with a tab.
+_LSF_FOLD: Final = re.compile(r"\n {21}(?=\S)")
+_BLANK_LINES: Final = re.compile(r"\n{3,}")
+_PBS_FOLD: Final = re.compile(r"(?<=[^\s:])\n\t(?=\S)")
+
+
+def clean_lines(text: str) -> list[str]:
+    """The text's lines without colours, markup, quotation marks, and with plain numbers.
+
+    A prefix becomes blanks: columns stay under their heads.
+    """
+    if len(text) > MOST_CHARACTERS:
+        text = text[-MOST_CHARACTERS:]
+    if "\x1b" in text or "\u200b" in text or "\ufeff" in text:
+        text = _ESCAPES.sub("", text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ")
+    if _HTML.search(text):
+        text = _TAG.sub("", _LINE_END.sub("\n", _CELL_END.sub("  ", text)))
+    if "&" in text:
+        for entity, character in _ENTITIES.items():
+            text = text.replace(entity, character)
+        text = re.sub(r"&#(\d{2,3});", lambda found: chr(int(found[1])), text, count=100_000)
+    if "\n" + " " * 21 in text:
+        text = _LSF_FOLD.sub("", text)
+    tabbed = text.count("\n\t")
+    if tabbed and "Resource_List" in text:
+        # Where most lines begin with a tab it is a quotation, not PBS's mark of a continued line.
+        text = text.replace("\n\t", "\n") if 2 * tabbed > text.count("\n") else text
+        text = _PBS_FOLD.sub("", text)
+    if "\n\n\n" in text:
+        text = _BLANK_LINES.sub("\n\n", text)
+    raw_lines = text.split("\n")[-MOST_LINES:]
+    lines = []
+    for raw in raw_lines:
+        line = raw[:LONGEST_LINE].rstrip()
+        if prefix := _PREFIX.match(line):
+            line = " " * prefix.end() + line[prefix.end() :]
+        lines.append(plain_numbers(line))
+    return lines
+
+
+def _squeezed(words: str) -> str:
+    return re.sub(r"[^a-z]", "", words).replace("isation", "ization").replace("ised", "ized")
+
+
+@cache
+def _index() -> tuple[dict[str, list[Label]], frozenset[str]]:
+    """Labels by their letters alone, and every beginning of one."""
+    table: dict[str, list[Label]] = {}
+    for words, rows in LABELS.items():
+        table.setdefault(_squeezed(words), []).extend(rows)
+    return table, frozenset(key[:end] for key in table for end in range(1, len(key) + 1))
+
+
+_WORD: Final = re.compile(r"[A-Za-z]+")
+_GAP: Final = re.compile(r"[ \t_./-]{0,2}(?![ \t])")
+# A word that is also ordinary English is a label only before a colon, at a line's begin, or where a
+# share follows.
+_ORDINARY: Final = frozenset(
+    (
+        *("cpu", "cpus", "gpu", "gpus", "mem", "memory", "job", "jobs", "id", "nodes", "tasks"),
+        *("cores", "slots", "processors", "procs", "ranks", "efficiency", "status", "stat"),
+        *("hours", "time", "duration", "real", "runtime", "elapsed", "walltime"),
+    )
+)
+_UNIT: Final = r"\s?\((%|[KMGT]?i?B|kbytes|s|sec|secs|seconds|min|minutes|h|hours)\)"
+_AFTER: Final = re.compile(rf"(?:{_UNIT}|\s?\([^()%\d\n]{{0,40}}\)|\s?\[[A-Za-z ]{{1,20}}\])?")
+_SEPARATOR: Final = re.compile(r"[ \t]*[.]*[ \t]*[:=]?[ \t]*[<\"'\[(>]?[ \t]*")
+# What may be between a label and its share: a bar, a verb.
+_TOWARDS_SHARE: Final = re.compile(
+    r"[\s:=\[|.>~<*_#█▏▎▍▌▋▊▉░▒▓–—-]{0,80}(?:(?:is|was|were|of|only|just|about|approximately"
+    r"|around|averages?|averaged|at|has|been|a|mere|to|be|found|currently|job|reported|as)\b"
+    r"[\s:=]*){0,5}",
+    re.IGNORECASE,
+)
+# A share in such a sentence is a rule of the site, not a figure of the job.
+_RULE: Final = re.compile(
+    r"\b(?:targets?|goals?|should|at least|thresholds?|and above|or (?:more|above|higher|better)"
+    r"|minimum|less than|below|recommend\w*|ideally|aim|typical\w*|for example|up to|each node"
+    r"|if possible|exceeds?|above \d|greater than|fewer than|per gpu)\b",
+    re.IGNORECASE,
+)
+_STEMS: Final = (
+    *(
+        "cpu",
+        "core",
+        "mem",
+        "time",
+        "elapsed",
+        "wall",
+        "gpu",
+        "state",
+        "status",
+        "exit",
+        "node",
+        "task",
+    ),
+    *(
+        "job",
+        "rss",
+        "slot",
+        "id",
+        "tres",
+        "run",
+        "limit",
+        "signal",
+        "proc",
+        "hours",
+        "eff",
+        "vmem",
+        "real",
+    ),
+    *("kill", "usr", "duration", "done", "success", "second", "bsub"),
+)
+_ID: Final = re.compile(
+    r"[<#\"']?(\d{1,12}(?:_\d{1,9}|_\[[^\]]{1,40}\]|\[\d{0,9}\]|\+\d{1,4})?)((?:\.[A-Za-z][\w-]*)*)"
+    r"(?![\d/%]|:\d)"
+)
+
+
+def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
+    table, beginnings = _index()
+    before = ""
+    read = 0
+    for number, line in enumerate(lines):
+        lowered = line.lower()
+        if len(line) < 4 or not any(stem in lowered for stem in _STEMS):
+            before = line
+            continue
+        read += 1
+        if read > MOST_LABELLED:
+            break
+        drafts.line = number
+        _read_line(line, before, lines[number + 1 : number + 2], drafts, table, beginnings)
+        dialects.read_phrases(line, drafts, is_rule(before, line))
+        drafts.here().text.append(line)
+        before = line
+
+
+def is_rule(before: str, line: str) -> bool:
+    """Whether the line states what the site wants, not what the job did."""
+    return bool(_RULE.search(f"{before[-80:]} {line}" if before.strip() else line))
+
+
+def _read_line(
+    line: str,
+    before: str,
+    below: Sequence[str],
+    drafts: Drafts,
+    table: Mapping[str, list[Label]],
+    beginnings: frozenset[str],
+) -> None:
+    words = list(_WORD.finditer(line))
+    at = 0
+    number = 0
+    while number < len(words):
+        word = words[number]
+        if word.start() < at:
+            number += 1
+            continue
+        found = _longest_label(line, words, number, table, beginnings)
+        if not found:
+            number += 1
+            continue
+        key, last = found
+        end = _take(line, word.start(), words[last].end(), key, table[key], before, below, drafts)
+        at = end
+        number = last + 1
+
+
+def _longest_label(
+    line: str,
+    words: Sequence[re.Match[str]],
+    first: int,
+    table: Mapping[str, list[Label]],
+    beginnings: frozenset[str],
+) -> tuple[str, int] | None:
+    """The label that begins at this word and has the most words, and its last word."""
+    squeezed, best, end = "", None, words[first].start()
+    for number in range(first, min(first + 7, len(words))):
+        word = words[number]
+        if number > first:
+            gap = _GAP.match(line, end)
+            if not gap or gap.end() != word.start():
+                break
+        squeezed += word[0].lower()
+        if "is" in squeezed:
+            squeezed = squeezed.replace("isation", "ization").replace("ised", "ized")
+        if squeezed not in beginnings:
+            break
+        if squeezed in table:
+            best = squeezed, number
+        end = word.end()
+    return best
+
+
+def _take(
+    line: str,
+    start: int,
+    end: int,
+    key: str,
+    rows: Sequence[Label],
+    before: str,
+    below: Sequence[str],
+    drafts: Drafts,
+) -> int:
+    """Read the value behind a label; where it ends, or the label's end if there is none."""
+    glued = line[end : end + 1].isdigit() or (start and line[start - 1] in "-/$")
+    if glued and (line[end : end + 1] not in "=: " or line[start - 1] == "$"):
+        return end  # `gpu0`, a path, the name of an option or variable
+    after = _AFTER.match(line, end)
+    assert after  # it matches nothing, too
+    unit = (after[1] or "").lower()
+    separator = _SEPARATOR.match(line, after.end())
+    assert separator
+    at_begin = not line[:start].strip(" \t|-+:\"'")
+    gap = separator[0]
+    firm = ":" in gap or "=" in gap or "<" in gap or (at_begin and len(gap) > 1) or "\t" in gap
+    ordinary = key in _ORDINARY
+    alone = separator.end() >= len(line)
+    for row in rows:
+        if row.kind == "share":
+            towards = _TOWARDS_SHARE.match(line, after.end())
+            assert towards
+            value = match_share(line, towards.end())
+            if value is None and unit == "%":
+                value = match_share(line, separator.end(), bare=True)
+            if value is None:
+                continue
+            prose = bool(re.search(r"[a-z]", towards[0]))
+            if prose and is_rule(before, line):
+                continue
+            return _see_share(row, key, line, value, start, drafts)
+        if (ordinary and not firm and row.kind != "bare id") or not (gap or firm):
+            continue
+        if row.kind == "bare id":
+            if key == "id" and not at_begin:
+                continue
+            if key != "id" and not re.match(r"[ \t:=]*[<#]?\d{3,}", line[end:]) and "<" not in gap:
+                continue
+        ended = _see_value(row, key, line, separator.end(), unit, start, drafts)
+        if ended is not None:
+            return ended
+    if alone and below and at_begin:  # LSF's RUNLIMIT has its value on the next line
+        for row in rows:
+            if row.kind == "duration" and row.unit == "min":
+                value = match_duration(below[0].strip(), 0, 60.0)
+                if value:
+                    _new_form(drafts, key).see(row.field, value[0], row.weight)
+    return end
+
+
+def _new_form(drafts: Drafts, key: str) -> Draft:
+    """The current job; a new one where a job without an id begins again with its first label."""
+    draft = drafts.here()
+    if not draft.id and draft.first_label == key and len(draft.labels) > 1:
+        draft = drafts.fresh()
+    draft.first_label = draft.first_label or key
+    draft.labels.add(key)
+    return draft
+
+
+_SUBJECTS: Final[Mapping[str, tuple[str, str]]] = {
+    "printed_efficiency": ("cpu_s", "core_walltime_s"),
+    "printed_memory_efficiency": ("memory_mib", "memory_asked_mib"),
+    "printed_time_efficiency": ("elapsed_s", "limit_s"),
+}
+_OF: Final = re.compile(r"[ \t]*(?:of|/|out of)[ \t]*")
+
+
+def _see_share(
+    row: Label, key: str, line: str, value: tuple[float, int], start: int, drafts: Drafts
+) -> int:
+    """A share, and what it is of: `16.5%  00:00:29 of 00:03:00`, `40.91% of 1:00 core-walltime`."""
+    name = row.field
+    if name == "efficiency_of":  # `(efficiency=10.2%)`: of what stands before it
+        name = _subject(line[:start])
+        if not name:
+            return value[1]
+    draft = _new_form(drafts, key)
+    draft.see(name, value[0], row.weight)
+    end = value[1]
+    used, whole = _SUBJECTS.get(name, ("", ""))
+    if used:
+        match: Callable[[str, int], tuple[float, int] | None]
+        match = match_memory if "memory" in used else match_duration
+        blank = re.compile(r"[ \t(]*").match(line, end)
+        amount = match(line, blank.end()) if blank else None
+        of = _OF.match(line, amount[1] if amount else end)
+        total = match(line, of.end()) if of else None
+        if total:
+            if amount:
+                draft.see(used, amount[0], 2)
+            draft.see(whole, total[0], 2)
+            end = total[1]
+    return end
+
+
+def _subject(before: str) -> str:
+    lowered = before.lower()
+    if "gpu" in lowered:
+        return "gpu_efficiency"
+    if "cpu" in lowered or "core" in lowered or "used/runtime" in lowered:
+        return "printed_efficiency"
+    return "printed_memory_efficiency" if "mem" in lowered else ""
+
+
+_ASKED: Final = re.compile(
+    r"\b(?:request(?:ed)?|resource_list|limits?|asked|reserved|allocated)\b", re.I
+)
+_UNITS: Final = {"kbytes": "K", "kb": "K", "kib": "K", "mb": "M", "mib": "M", "gb": "G", "gib": "G"}
+_SECONDS: Final = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "min": 60.0, "minutes": 60.0}
+_OWN_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _see_value(
+    row: Label, key: str, line: str, at: int, unit: str, start: int, drafts: Drafts
+) -> int | None:
+    """Read a value of the row's kind; its end, or None if there is none."""
+    kind, name = row.kind, row.field
+    value: tuple[Any, int] | None = None
+    if kind in ("id", "bare id"):
+        return _see_id(line, at, row, drafts)
+    if kind in ("used of time", "used of memory"):
+        asked = bool(_ASKED.search(line[:start]))
+        if kind == "used of time":
+            name, kind = ("limit_s" if asked else "elapsed_s"), "duration"
+        else:
+            name, kind = ("memory_asked_mib" if asked else "memory_mib"), "memory"
+        weight = 1
+    else:
+        weight = row.weight
+    if kind == "duration":
+        own = _SECONDS.get(unit) or (3600.0 if unit in ("h", "hours") else 0.0)
+        value = match_duration(line, at, own or _OWN_UNITS.get(row.unit, 0.0))
+    elif kind == "memory":
+        value = match_memory(line, at, _UNITS.get(unit) or row.unit or None)
+    elif kind == "count":
+        value = match_count(line, at)
+        if value and name == "jobs" and value[0] < 2:
+            return None
+    elif kind == "number":
+        found = re.compile(r"\d{1,9}(?:\.\d{1,6})?").match(line, at)
+        value = (float(found[0]), found.end()) if found else None
+    elif kind == "state":
+        word = state_word(line[at : at + 60])
+        letter = re.compile(r"([A-Z])\b").match(line, at)
+        if letter and key == "jobstate" and letter[1] in PBS_LETTERS:
+            word = PBS_LETTERS[letter[1]]
+        value = (word, at + len(word)) if word else None
+    elif kind == "exit":
+        found = re.compile(r"(-?\d{1,5})(?::(\d{1,3}))?").match(line, at)
+        if found:
+            value = ((int(found[1]), int(found[2] or 0)), found.end())
+    elif kind in ("tres", "select"):
+        found = re.compile(
+            r"[\w:=.,/+*%()-]{1,2000}" if kind == "tres" else r"[\w:=./+*()-]{1,2000}"
+        ).match(line, at)
+        if found and ("=" in found[0] or kind == "select"):
+            value = (found[0], found.end())
+            if kind == "select" and not re.search(r"(?:ncpus|ppn|ngpus)=", found[0]):
+                return None
+    if value is None:
+        return None
+    draft = _new_form(drafts, key)
+    if name in ("elapsed_s", "memory_mib", "cpu_s") and kind in ("duration", "memory"):
+        end = _see_pair(name, line, value, draft, weight)
+        if end is not None:
+            return end
+    if kind == "memory":
+        draft.see(f"{name}.per", line[at : value[1]][-1:], weight)
+    draft.see(name, value[0], weight)
+    return value[1]
+
+
+def _see_pair(
+    name: str, line: str, value: tuple[Any, int], draft: Draft, weight: int
+) -> int | None:
+    """`00:02:22/00:10:48`, `1.2 GB of 4 GB`: the second is what there was of it."""
+    whole = {"elapsed_s": "limit_s", "memory_mib": "memory_asked_mib", "cpu_s": "core_walltime_s"}[
+        name
+    ]
+    of = _OF.match(line, value[1])
+    match: Callable[[str, int], tuple[float, int] | None]
+    match = match_memory if name == "memory_mib" else match_duration
+    total = match(line, of.end()) if of else None
+    if not total:
+        return None
+    draft.see(name, value[0], weight)
+    draft.see(whole, total[0], weight)
+    return total[1]
+
+
+def _see_id(line: str, at: int, row: Label, drafts: Drafts) -> int | None:
+    found = _ID.match(line, at)
+    if not found:
+        return None
+    job_id = found[1] + found[2]
+    if row.weight == 2:
+        drafts.rename(job_id)
+    else:
+        draft = drafts.of(job_id)
+        draft.labels.add("jobid")
+    return found.end()

@@ -1,0 +1,658 @@
+"""Tables and JSON: columns in any order, with a header or below the command that printed them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from hpcncf.explain.drafts import Draft, Drafts
+from hpcncf.explain.fields import COLUMNS, LABELS, Label, state_word
+from hpcncf.explain.units import (
+    duration,
+    match_count,
+    match_duration,
+    match_memory,
+    match_share,
+)
+
+# Weight of a cell: a column's head is an unambiguous label.
+CELL: Final = 3
+MOST_TABLES: Final = 200
+# Lines in a row that are no rows of the table above them.
+MOST_STRANGE: Final = 20
+MOST_JSON: Final = 4_000_000
+
+# JSON: `jobstats -j`, and its copy in Slurm's AdminComment, "JS1:" + base64(gzip(json)).
+_JS1: Final = re.compile(r"JS1:([A-Za-z0-9+/=\s]{20,200000})")
+
+
+def read_json(lines: list[str], drafts: Drafts) -> list[str]:
+    """Read jobstats' JSON and take its lines out."""
+    text = "\n".join(lines)
+    if '"total_time"' not in text:
+        return lines
+    decoder = json.JSONDecoder()
+    at = 0
+    while (at := text.find("{", at)) >= 0 and at < MOST_JSON:
+        if '"total_time"' not in text[at:]:
+            break
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+            continue
+        if isinstance(value, dict) and isinstance(value.get("nodes"), dict):
+            head = re.search(r"jobstats\s+(?:-\S+\s+)*(\d{1,12}(?:_\d+)?)", text[:at])
+            draft = drafts.of(head[1]) if head else drafts.fresh()
+            see_summary(value, draft)
+            draft.source = "jobstats"
+        text = text[:at] + "\n" * text[at:end].count("\n") + text[end:]
+    return text.split("\n")
+
+
+def unpack(comment: str) -> dict[str, Any] | None:
+    """The summary in an AdminComment; None if it has none."""
+    found = _JS1.search(comment)
+    if not found:
+        return None
+    try:
+        packed = base64.b64decode(re.sub(r"\s", "", found[1]), validate=False)
+        plain = zlib.decompressobj(31).decompress(packed, MOST_JSON)
+        value = json.loads(plain)
+    except (ValueError, binascii.Error, zlib.error, RecursionError):
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("nodes"), dict) else None
+
+
+def _figure(value: object) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
+    return float(value) if good else None  # type: ignore[arg-type]
+
+
+def see_summary(summary: Mapping[str, Any], draft: Draft) -> None:
+    nodes = [node for node in summary["nodes"].values() if isinstance(node, dict)]
+    elapsed = _figure(summary.get("total_time"))
+    used = [_figure(node.get("total_time")) for node in nodes]
+    cores = [_figure(node.get("cpus")) for node in nodes]
+    if not nodes or elapsed is None:
+        return
+    draft.see("elapsed_s", elapsed, CELL)
+    draft.see("nodes", float(len(nodes)), CELL)
+    if all(each is not None for each in cores):
+        draft.see("cores", sum(each or 0 for each in cores), CELL + 1)
+    if all(each is not None for each in used):
+        draft.see("cpu_s", sum(each or 0 for each in used), CELL + 1)
+        draft.see("nodes_unused", float(sum(not each for each in used)), CELL)
+    for name, key in (("memory_mib", "used_memory"), ("memory_asked_mib", "total_memory")):
+        amounts = [_figure(node.get(key)) for node in nodes]
+        if all(each is not None for each in amounts):
+            draft.see(name, sum(each or 0 for each in amounts) / 2**20, CELL + 1)
+    gpus = _figure(summary.get("gpus"))
+    shares = [_figure(each) for node in nodes for each in _values(node, "gpu_utilization")]
+    known = [each for each in shares if each is not None]
+    if gpus:
+        draft.see("gpus", gpus, CELL)
+    if gpus and known:
+        draft.see("gpu_efficiency", sum(known) / len(known) / 100, CELL)
+        draft.see("gpus_unused", float(sum(not each for each in known)), CELL)
+    totals = [_figure(each) for node in nodes for each in _values(node, "gpu_total_memory")]
+    filled = [_figure(each) for node in nodes for each in _values(node, "gpu_used_memory")]
+    if gpus and totals and all(totals) and None not in filled:
+        share = sum(each or 0 for each in filled) / sum(each or 0 for each in totals)
+        draft.see("gpu_memory_efficiency", share, CELL)
+
+
+def _values(node: Mapping[str, Any], key: str) -> list[object]:
+    values = node.get(key)
+    return list(values.values()) if isinstance(values, dict) else []
+
+
+# Tables.
+
+
+@dataclass
+class Table:
+    """Where a table's header is, and how its rows are cut."""
+
+    heads: list[str]
+    columns: list[list[Label]]
+    cut: str
+    """`|`, `,`, tab, or blank."""
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    """Of the heads, or of the dashes below them; empty if cells are apart by a character."""
+    dashed: bool = False
+
+
+@cache
+def _column_index() -> dict[str, list[Label]]:
+    table: dict[str, list[Label]] = {}
+    for source in (COLUMNS, LABELS):  # a column's own meaning comes first
+        for words, rows in source.items():
+            key = _squeezed(words)
+            if source is COLUMNS or key not in {_squeezed(each) for each in COLUMNS}:
+                table.setdefault(key, []).extend(rows)
+    return table
+
+
+def _squeezed(words: str) -> str:
+    return re.sub(r"[^a-z]", "", words.lower()).replace("isation", "ization")
+
+
+def column(head: str) -> list[Label]:
+    """What a column's head may mean; empty if nothing that is read."""
+    if head.lower() in ("cputime", "cputimeraw"):  # sacct: cores x elapsed, not what was used
+        return [Label("core_walltime_s", "duration", "s")]
+    key = _squeezed(re.sub(r"\((?:MB|GB|KB|s|h|min|%)\)|%\S*$", "", head))
+    found = _column_index().get(key, [])
+    unit = re.search(r"\((MB|GB|KB|s|h|min|%)\)|_(MB|GB|sec|s)$", head)
+    if unit and found:
+        word = (unit[1] or unit[2]).replace("sec", "s")
+        return [Label(each.field, each.kind, word, each.weight) for each in found]
+    if not found and unit and unit[2]:
+        key = _squeezed(head[: unit.start()])
+        word = unit[2].replace("sec", "s")
+        found = [Label(x.field, x.kind, word, x.weight - 1) for x in _column_index().get(key, [])]
+    return found
+
+
+_DASHES: Final = re.compile(r"[\s|+]*[-=]{2,}[-=+|\s:]*$")
+_TELLING: Final = frozenset(
+    (
+        *(
+            "printed_efficiency",
+            "elapsed_s",
+            "cpu_s",
+            "state",
+            "memory_mib",
+            "gpu_efficiency",
+            "tres_used",
+        ),
+        *("printed_memory_efficiency", "nodes_unused", "gpus_unused", "efficiency_of", "ave_cpu_s"),
+        *("cores", "gpus", "memory_asked_mib", "limit_s", "percent_used"),
+    )
+)
+
+
+def _table_at(lines: Sequence[str], number: int) -> Table | None:
+    """The table whose header this line is."""
+    line = lines[number].replace("^|^", "|")
+    if ":" in line.replace("::", "") or "=" in line or len(line) > 2000 or len(line) < 8:
+        return None
+    if line.count("|") >= 2 or (line.count("|") == 1 and "||" not in line):
+        heads, cut = _split(line, "|"), "|"
+    elif "\t" in line.strip():
+        heads, cut = [each.strip() for each in line.strip("\n").split("\t")], "\t"
+    elif line.count(",") >= 2 and " " not in line.split(",")[0].strip():
+        heads, cut = _split(line, ","), ","
+    else:
+        heads, cut = line.split(), " "
+    if len(heads) < 2 or sum(bool(re.search(r"\d{2}|^\d", head)) for head in heads) > 1:
+        return None
+    columns = [column(head) for head in heads]
+    known = [each for each in columns if each]
+    fields = {each.field for rows in columns for each in rows}
+    has_id = "id" in fields
+    telling = len(fields & _TELLING)
+    if len(known) < 2 or not telling or len(known) * (2.5 if has_id else 1.6) < len(heads):
+        return None
+    if not has_id and (telling < 2 or len(known) < 3):
+        return None
+    table = Table(heads, columns, cut)
+    if cut == " ":
+        below = next((each for each in lines[number + 1 : number + 3] if each.strip()), "")
+        groups = [found.span() for found in re.finditer(r"-+", below)]
+        if _DASHES.match(below) and len(groups) == len(heads):
+            table.spans, table.dashed = groups, True
+        else:
+            table.spans = [found.span() for found in re.finditer(r"\S+", line)]
+    return table
+
+
+def _split(line: str, cut: str) -> list[str]:
+    if cut == ",":
+        try:
+            return [cell.strip() for cell in next(csv.reader([line]))]
+        except (csv.Error, StopIteration):
+            return []
+    line = line.strip()
+    if line.startswith("|") and line.endswith("|"):
+        line = line[1:]
+    # `--parsable` ends each line with its delimiter.
+    return [cell.strip() for cell in line.removesuffix("|").split("|")]
+
+
+_GLUE: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]i?B|min|h|hours?|s|sec|days?)\b)")
+_BY: Final = re.compile(r"\bCANCELLED by \d+|\bCANCELLED BY \w+")
+
+
+def _cells(table: Table, line: str) -> list[str] | None:
+    """The row's cells, one for each head; None if the line is no row."""
+    if table.cut != " ":
+        line = line.replace("^|^", "|")
+        cells = (
+            [each.strip() for each in line.split("\t")]
+            if table.cut == "\t"
+            else _split(line, table.cut)
+        )
+        if table.cut == "|" and len(cells) == len(table.heads) - 1:
+            cells.append("")  # its last cell is empty, and was taken for the delimiter
+        return cells if len(cells) == len(table.heads) else None
+    if table.dashed:
+        spans = [*table.spans[:-1], (table.spans[-1][0], len(line))]
+        return [line[start:end].strip() for start, end in spans]
+    line = _BY.sub("CANCELLED", line)
+    line = _GLUE.sub("", line) if line.split() and len(line.split()) > len(table.heads) else line
+    words = list(re.finditer(r"\S+", line))
+    if len(words) == len(table.heads):
+        return [word[0] for word in words]
+    if not words or len(words) > len(table.heads):
+        return None
+    cells = [""] * len(table.heads)
+    for word in words:  # a cell is empty: each word belongs to the head it is under
+        middle = (word.start() + word.end()) / 2
+        nearest = min(
+            range(len(cells)),
+            key=lambda each: abs(sum(table.spans[each]) / 2 - middle),
+        )
+        if cells[nearest]:
+            return None
+        cells[nearest] = word[0]
+    return cells
+
+
+# Orders of columns that are printed without a header: by seff's own comment, and by
+# `reportseff --debug`, which sorts them by name.
+_KNOWN_ORDERS: Final = (
+    "JobID,User,Group,State,Cluster,AllocCPUS,REQMEM,TotalCPU,Elapsed,MaxRSS,ExitCode,NNodes,NTasks",
+    "JobID,User,State,Cluster,AllocCPUS,REQMEM,TotalCPU,Elapsed,MaxRSS,NNodes,NTasks",
+    "AdminComment,AllocCPUS,Elapsed,JobID,JobIDRaw,MaxRSS,NNodes,REQMEM,State,Timelimit,TotalCPU",
+    "AllocCPUS,Elapsed,JobID,JobIDRaw,MaxRSS,NNodes,REQMEM,State,Timelimit,TotalCPU",
+    "JobID,JobName,Comment,Elapsed,TotalCPU,NNodes,NCPUS,MaxRSS,ReqMem",
+)
+_FORMAT: Final = re.compile(r"\bsacct\b[^\n]*?(?:--format(?:=|\s+)|-o\s*)[\"']?([A-Za-z][\w,%\-]+)")
+_BARE_ROW: Final = re.compile(r"^\s*(?:[^|]*\|){2,}")
+NO_HEADER: Final = (
+    "rows of sacct without their header: print them once more without --noheader (-n), or paste "
+    "the command line with its --format above them"
+)
+
+
+def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[str]:
+    """Read every table; return the lines with those of tables empty."""
+    left = list(lines)
+    table: Table | None = None
+    order: list[str] = []
+    blanks = tables = 0
+    rows: list[tuple[int, dict[str, Any], list[str]]] = []
+    strange = headless = 0
+    for number, line in enumerate(lines):
+        if found := _FORMAT.search(line):
+            order = [re.sub(r"%.*", "", each) for each in found[1].split(",") if each]
+            table = None
+            continue
+        if not line.strip():
+            blanks += 1
+            if blanks > (1 if table and table.dashed else 0):
+                table = None
+            continue
+        header = _table_at(lines, number) if tables < MOST_TABLES else None
+        if header:
+            table, blanks, tables = header, 0, tables + 1
+            left[number] = ""
+            continue
+        if _DASHES.match(line):
+            if table:
+                left[number] = ""
+            continue
+        if table and table.cut == " " and not table.dashed and line.count("|") > 2:
+            table = None
+        if table is None and headless < MOST_STRANGE and "|" in line and _BARE_ROW.match(line):
+            table = _headless(line, order)
+            headless += table is None
+            is_job = re.match(r"\s*\d+(?:_\d+)?(?:\.\w+)?\|", line)
+            if table is None and is_job and NO_HEADER not in problems:
+                problems.append(NO_HEADER)
+        if table is None:
+            continue
+        cells = _cells(table, line)
+        if cells is None or not _is_row(table, cells):
+            strange += 1
+            if strange > MOST_STRANGE or tables >= MOST_TABLES:
+                table = None
+            continue
+        blanks = strange = 0
+        left[number] = ""
+        rows.append((number, _row_values(table, cells), table.heads))
+    gather(rows, drafts)
+    return left
+
+
+def _headless(line: str, order: Sequence[str]) -> Table | None:
+    """The table of a row without a header, by the command above it or a known order."""
+    cells = _split(line.replace("^|^", "|"), "|")
+    candidates = [list(order)] if order else []
+    candidates += [each.split(",") for each in _KNOWN_ORDERS]
+    for heads in candidates:
+        if len(cells) not in (len(heads), len(heads) - 1):
+            continue
+        table = Table(list(heads), [column(head) for head in heads], "|")
+        cut = _cells(table, line)
+        if cut and _fits(table, cut):
+            return table
+    return None
+
+
+def _fits(table: Table, cells: Sequence[str]) -> bool:
+    """Whether each cell can be what its column holds."""
+    read = [(rows, cell) for rows, cell in zip(table.columns, cells, strict=True) if rows and cell]
+    return len(read) >= 3 and all(_cell(rows, cell) for rows, cell in read)
+
+
+def _is_row(table: Table, cells: Sequence[str]) -> bool:
+    for rows, cell in zip(table.columns, cells, strict=True):
+        if rows and rows[0].field == "id" and cell and re.search(r"\d", cell):
+            return True
+    values = [
+        bool(_cell(rows, cell))
+        for rows, cell in zip(table.columns, cells, strict=True)
+        if rows and cell
+    ]
+    return sum(values) >= 2 and sum(values) * 2 > len(values)
+
+
+def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
+    """Field -> value of the row; `raw` fields keep what their suffix says."""
+    values: dict[str, Any] = {}
+    for rows, cell, head in zip(table.columns, cells, table.heads, strict=True):
+        if rows and rows[0].field == "id":
+            values.setdefault("cell", cell)
+        if head.lower() == "admincomment" and (summary := unpack(cell)):
+            values["summary"] = summary
+        found = _cell(rows, cell) if rows and cell else None
+        if found:
+            name, value = found
+            if name not in values:
+                values[name] = value
+            if name == "memory_asked_mib" and cell[-1:] in "nc":
+                values["asked_per"] = cell[-1]
+    heads = {head.lower() for head in table.heads}
+    if "percent_used" in values:  # job_defense_shield: of the time, or of the memory
+        time = "elapsed_s" in values and "limit_s" in values
+        values["printed_time_efficiency" if time else "printed_memory_efficiency"] = values.pop(
+            "percent_used"
+        )
+    if "efficiency_of" in values:
+        gpu = any("gpu" in head for head in heads)
+        values["gpu_efficiency" if gpu else "printed_efficiency"] = values.pop("efficiency_of")
+    if "gpu_efficiency" in values and {"gpus-unused", "gpu-unused-util"} <= heads:
+        values.pop("gpu_efficiency")
+    if "elapsed_s" in values and {"hours", "zero-util-gpu-hours"} <= heads:
+        values.pop("elapsed_s")
+    return values
+
+
+def _cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
+    """The field that the cell fills, and its value."""
+    cell = cell.strip()
+    for row in rows:
+        value: Any = None
+        if row.kind in ("id", "bare id"):
+            found = re.search(r"\d{1,12}(?:_\d+|_\[[^\]]*\]|\[\d*\]|\+\d+)?(?:\.[\w-]+)*$", cell)
+            if found and re.fullmatch(r"(?:[\w.-]*[_-])?", cell[: found.start()]):
+                value = found[0]
+        elif row.kind == "share":
+            found_share = match_share(cell, 0, bare=row.unit == "%")
+            value = found_share[0] if found_share else None
+        elif row.kind == "duration":
+            unit = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}.get(row.unit, 0.0)
+            found_time = match_duration(cell, 0, unit)
+            value = found_time[0] if found_time and found_time[1] >= len(cell.rstrip("+")) else None
+        elif row.kind in ("memory", "used of memory"):
+            unit_name = row.unit[:1] if row.unit[:1] in "KMGB" else None
+            found_memory = match_memory(cell, 0, unit_name or None)
+            value = found_memory[0] if found_memory else None
+        elif row.kind == "count":
+            found_count = match_count(cell)
+            if not found_count and (plain := re.fullmatch(r"(\d{1,7})\.\d+", cell)):
+                value = float(cell) if plain else None
+            else:
+                value = found_count[0] if found_count else None
+        elif row.kind == "state":
+            value = state_word(cell) or None
+        elif row.kind == "exit":
+            found = re.match(r"(-?\d{1,5})(?::(\d{1,3}))?", cell)
+            value = (int(found[1]), int(found[2] or 0)) if found else None
+        elif row.kind == "used of time":
+            found_time = match_duration(cell, 0, 1.0)
+            return ("elapsed_s", found_time[0]) if found_time else None
+        elif row.kind in ("tres", "select"):
+            value = cell if "=" in cell else None
+        if value is not None:
+            name = row.field
+            return ("memory_mib" if row.kind == "used of memory" else name), value
+    return None
+
+
+# A row's values by field, and the heads of its table.
+Row = tuple[dict[str, Any], list[str]]
+
+# Rows of one job: its own, its steps', and those of earlier attempts.
+
+ONLY_ENDED: Final = (
+    "sacct counts the CPU time and memory of a running job's ended steps only; they are left out"
+)
+NO_STEPS: Final = "sacct -X (--allocations) leaves the steps out, and with them CPU time and memory"
+RESERVED: Final = "CPUTime is cores x elapsed: what was reserved, not what was used"
+MEAN: Final = "CPU time is the steps' AveCPU x NTasks: there is no TotalCPU"
+TASKS: Final = "memory is the largest task's times the number of tasks: an upper bound"
+
+
+def gather(rows: Sequence[tuple[int, dict[str, Any], list[str]]], drafts: Drafts) -> None:
+    """Give each row to its job: `123`, `123.batch` and `123.0` are one, `123_1` another."""
+    grouped: dict[str, list[Row]] = {}
+    first: dict[str, int] = {}
+    last = ""
+    for number, values, heads in rows:
+        job_id = str(values.get("id", ""))
+        base, _, step = job_id.partition(".")
+        if "CPUEff" in heads and last and "state" not in values:  # reportseff -g: a node's, a GPU's
+            grouped[last].append((values | {"part": values.get("cell", "")}, heads))
+        elif base:
+            grouped.setdefault(base, []).append((values | {"step": step}, heads))
+            first.setdefault(base, number)
+            last = base
+        else:
+            drafts.line = number
+            draft = drafts.here() if drafts.current else drafts.fresh()
+            if "jobs" in values or "elapsed_s" in draft.values:
+                draft = drafts.fresh()
+            _see_row(values, draft)
+            draft.labels.update(head.lower() for head in heads)
+    for base, own in grouped.items():
+        drafts.line = first[base]
+        _fold(own, drafts.of(base))
+
+
+_PLAIN: Final = (
+    *("state", "exit_code", "jobs", "nodes", "tasks", "elapsed_s", "limit_s", "printed_efficiency"),
+    *(
+        "printed_memory_efficiency",
+        "printed_time_efficiency",
+        "gpus",
+        "gpu_efficiency",
+        "gpus_unused",
+    ),
+    *(
+        "gpu_memory_efficiency",
+        "nodes_unused",
+        "cores",
+        "tres",
+        "memory_asked_mib",
+        "cores_per_gpu",
+    ),
+    *("core_walltime_s", "user_s", "system_s"),
+)
+
+
+def _see_row(values: Mapping[str, Any], draft: Draft) -> None:
+    for name in (*_PLAIN, "cpu_s", "memory_mib"):
+        if name in values:
+            draft.see(name, values[name], CELL)
+    if "asked_per" in values:
+        draft.see("memory_asked_mib.per", values["asked_per"], CELL)
+    if "summary" in values:
+        see_summary(values["summary"], draft)
+
+
+def _fold(rows: Sequence[Row], draft: Draft) -> None:
+    heads = [head for _, each in rows for head in each]
+    lowered = {head.lower() for head in heads}
+    accounting = bool(lowered & {"maxrss", "totalcpu", "alloctres", "alloccpus", "ncpus", "reqmem"})
+    own = [values for values, _ in rows if not values.get("step") and "part" not in values]
+    starts = [
+        at for at, (values, _) in enumerate(rows) if not values.get("step") and "part" not in values
+    ]
+    if accounting and len(own) > 1 and _are_attempts(own):
+        _see_lost(own[:-1], draft)
+        rows = rows[starts[-1] :]
+        own = own[-1:]
+    steps = [values for values, _ in rows if values.get("step")]
+    job = own[-1] if own else {}
+    if not draft.source:
+        draft.source = _source(lowered)
+    draft.labels.update(lowered)
+    _see_row(
+        {name: value for name, value in job.items() if name not in ("cpu_s", "memory_mib")}, draft
+    )
+    parts = [values for values, _ in rows if "part" in values]
+    cards = [each for each in parts if str(each["part"]).isdecimal() and "gpu_efficiency" in each]
+    if cards:
+        draft.see("gpus", float(len(cards)), 1)
+        draft.see("gpus_unused", float(sum(not each["gpu_efficiency"] for each in cards)), CELL)
+    state = str(job.get("state", "") or (steps[0].get("state", "") if steps else ""))
+    if any(str(step.get("state", "")) == "OUT_OF_MEMORY" for step in steps):
+        state = "OUT_OF_MEMORY"  # it leaves its job FAILED, or even COMPLETED
+        draft.see("state", state, CELL + 1)
+    elif not job and state:
+        draft.see("state", state, CELL)
+    if not steps and not accounting:
+        _see_row(job, draft)
+        return
+    if state in ("RUNNING", "COMPLETING", "SUSPENDED"):
+        draft.notes.append(ONLY_ENDED)
+    else:
+        _see_cpu(job, steps, lowered, draft)
+        _see_memory(job, steps, draft)
+    if not job:
+        for step in steps:
+            for name in ("elapsed_s", "cores", "nodes", "exit_code"):
+                if name in step:
+                    draft.see(name, step[name], 1)
+    _see_gpu_use(job, steps, draft)
+
+
+def _source(heads: set[str]) -> str:
+    if heads & {"cpueff", "memeff", "timeeff"}:
+        return "reportseff"
+    if "jobeff" in heads:
+        return "NAU jobstats"
+    if heads & {"maxrss", "totalcpu", "alloctres", "alloccpus", "ncpus", "reqmem", "avecpu"}:
+        return "sacct"
+    return ""
+
+
+def _are_attempts(own: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the rows are starts of one job, as `sacct -D` lists them, and not one row twice."""
+    shown = [(each.get("state"), each.get("elapsed_s")) for each in own]
+    return len(set(shown)) > 1 or len(shown) > 2
+
+
+def _see_lost(attempts: Sequence[Mapping[str, Any]], draft: Draft) -> None:
+    hours = [
+        each["elapsed_s"] * each["cores"] / 3600
+        for each in attempts
+        if "elapsed_s" in each and "cores" in each
+    ]
+    draft.see("attempts", float(len(attempts) + 1), CELL)
+    if hours:
+        draft.see("lost_core_hours", sum(hours), CELL)
+
+
+def _see_cpu(
+    job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], heads: set[str], draft: Draft
+) -> None:
+    total = job.get("cpu_s")
+    if total is None and any("cpu_s" in step for step in steps):
+        total = sum(step.get("cpu_s", 0.0) for step in steps)
+    if total is not None:
+        if total or steps:
+            draft.see("cpu_s", total, CELL + 1)
+        else:
+            draft.notes.append(NO_STEPS)
+        return
+    means = [
+        (step["ave_cpu_s"], step.get("tasks", 1)) for step in steps if "ave_cpu_s" in step
+    ] or [
+        (seconds, step.get("tasks", 1))
+        for step in steps
+        if (seconds := _tres_time(str(step.get("tres_used", ""))))
+    ]
+    if means:
+        draft.see("cpu_s", sum(mean * tasks for mean, tasks in means), CELL + 1)
+        if "avecpu" in heads:
+            draft.notes.append(MEAN)
+    elif "core_walltime_s" in job:
+        draft.notes.append(RESERVED)
+
+
+def _tres_time(text: str) -> float | None:
+    found = re.search(r"(?:^|,)cpu=([\d:.-]+)", text)
+    return duration(found[1]) if found else None
+
+
+def tres_figure(text: str, name: str) -> float | None:
+    """`8` of `cpu` in `billing=122,cpu=8,gres/gpu=1,mem=30G`; bytes of memory without a unit."""
+    found = re.search(rf"(?:^|,){name}=(\d{{1,18}}(?:\.\d+)?)([KMGTP]?)", text)
+    if not found:
+        return None
+    return (
+        float(found[1])
+        * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}[found[2]]
+    )
+
+
+def _see_memory(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draft: Draft) -> None:
+    peaks: list[tuple[float, float]] = []
+    for step in steps:
+        largest = step.get("memory_mib")
+        if largest is None and (held := tres_figure(str(step.get("tres_used", "")), "mem")):
+            largest = held / 2**20
+        if largest is not None:
+            peaks.append((largest, step.get("tasks", 1) or 1))
+    if not peaks and "memory_mib" in job and not steps:
+        draft.see("memory_mib", job["memory_mib"], CELL + 1)
+        return
+    most = max(peaks, key=lambda each: each[0] * each[1], default=None)
+    if most:
+        draft.see("memory_mib", most[0] * most[1], CELL + 1)
+        if most[1] > 1:
+            draft.see("memory_counted", "task x tasks", CELL)
+            draft.notes.append(TASKS)
+
+
+def _see_gpu_use(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draft: Draft) -> None:
+    shares = [
+        share
+        for step in (job, *steps)
+        if (share := tres_figure(str(step.get("tres_used", "")), "gres/gpuutil")) is not None
+    ]
+    if shares:
+        draft.see("gpu_efficiency", max(shares) / 100, CELL)
