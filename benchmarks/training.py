@@ -160,7 +160,7 @@ class Stepper:
         inputs = EngineInputs(data, Model(), self.schedule, self.training.threads)
         device = torch.device("cpu")
         if ranks > 1:
-            inputs = with_transport(inputs, start, self.training, self.place, device, self.clock)
+            inputs = with_transport(inputs, start, self.training, self.place, self.clock)
         self.engine = build_engine(start, self.training, ranks, device, self.clock, inputs)
         loader, whole = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
         epochs = (self.engine.batches(loader, epoch, whole) for epoch in count())

@@ -16,11 +16,9 @@ from typing import Any, Final
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
-
-from hpcncf.remedies.idle_rows import tail_moments
 
 DEVICE: Final = torch.device("cuda", 0)
 FREE_BYTES: Final = 2**36
@@ -129,15 +127,6 @@ class Stream:
         assert isinstance(other, Stream)
 
 
-class CUDAGraph:
-    def __init__(self) -> None:
-        self.captured = False
-
-    def replay(self) -> None:
-        assert self.captured
-        FakeRuntime.gpu.replays += 1
-
-
 class FakeRuntime:
     """What of torch.cuda the code calls."""
 
@@ -150,16 +139,22 @@ class FakeRuntime:
         yield
 
     @staticmethod
-    @contextmanager
-    def graph(
-        graph: CUDAGraph, stream: Stream | None = None, capture_error_mode: str = "global"
-    ) -> Iterator[None]:
-        assert stream is None or isinstance(stream, Stream)
-        assert capture_error_mode in ("global", "thread_local", "relaxed")
+    def make_graphed_callables(
+        module: nn.Module, samples: tuple[Tensor, ...]
+    ) -> Callable[..., Tensor]:
+        """As torch's, it takes only what can be captured, and inputs of the samples' sizes."""
         with FakeRuntime.gpu.queued():
-            yield
-        graph.captured = True
+            module(*samples)
         FakeRuntime.gpu.captures += 1
+        sizes = [each.shape for each in samples]
+
+        def replay(*inputs: Tensor) -> Tensor:
+            assert [each.shape for each in inputs] == sizes
+            FakeRuntime.gpu.replays += 1
+            logits: Tensor = module(*inputs)
+            return logits
+
+        return replay
 
 
 def backward(loss: Tensor) -> None:
@@ -183,7 +178,6 @@ def _always(answer: Any) -> Callable[..., Any]:
 @contextmanager
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """torch's own names are replaced, none of ours."""
-    tail_moments()  # kept for ever: it is to be made of values
     gpu = FakeRuntime.gpu = FakeGpu()
     got: dict[str, Any] = {
         "is_available": _always(True),
@@ -199,12 +193,13 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
         "set_rng_state": _always(None),
         "current_stream": _always(Stream()),
         "Stream": Stream,
-        "CUDAGraph": CUDAGraph,
         "stream": FakeRuntime.stream,
-        "graph": FakeRuntime.graph,
+        "make_graphed_callables": FakeRuntime.make_graphed_callables,
     }
     for name, answer in got.items():
         monkeypatch.setattr(torch.cuda, name, answer)
+    on_host = torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda *_: on_host())
     monkeypatch.setattr(Tensor, "backward", backward)
     monkeypatch.setattr(Tensor, "record_stream", _always(None))
     with _guarded(), gpu:

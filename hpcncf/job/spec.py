@@ -542,8 +542,8 @@ class Training(Settings):
     loader: Literal["per_sample", "batched", "vectorized", "device"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing.
-    `device`: all training data reside on the GPU, and batches are built there; on a CPU this is
-    `vectorized`."""
+    `device`: all training data reside on the GPU, and torch's own generator draws the batches
+    there; on a CPU this is `vectorized`. Not yet measured on a GPU."""
     num_workers: CountOrZero = 0
     """DataLoader workers of each rank (`per_sample` and `batched`), at most one for each core."""
     workers: Literal["process", "thread"] = "process"
@@ -579,17 +579,17 @@ class Training(Settings):
     """DDP: keep gradients in the exchanged buckets, without a copy."""
     static_graph: bool = False
     """DDP: declare that each step uses the same parameters, as these models do."""
-    compile: Literal["none", "torchscript", "inductor"] = "none"
-    """Engine `reference`: compile the model's forward and backward with torch.jit.script, with
-    torch.compile (on a CPU this needs a C++ compiler at run time), or not at all. Engine `rowwise`:
-    compile the whole step of a full batch with torch.compile."""
+    compile: Literal["none", "torchscript", "inductor", "reduce-overhead"] = "none"
+    """Engine `reference`: compile the model's forward and backward. `torchscript`:
+    torch.jit.script. `inductor`: torch.compile (on a CPU this needs a C++ compiler at run time).
+    `reduce-overhead`: torch.compile in that mode, which also captures CUDA graphs on a GPU; not yet
+    measured there."""
     cuda_graph: bool = False
-    """Engine `rowwise` with loader `device` on a GPU: capture the step of a full batch as a CUDA
-    graph and replay it with one call."""
+    """Engine `reference` on a GPU: capture the model's forward and backward pass of a whole batch
+    as CUDA graphs (torch.cuda.make_graphed_callables). Not yet measured."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of the layers' products: in engine `reference` by torch.autocast, for float16 with
-    a gradient scaler; in engine `rowwise` on GPUs. Parameters, embeddings, loss and optimiser stay
-    float32."""
+    """Engine `reference`: precision of the layers' products by torch.autocast, for float16 with a
+    gradient scaler. Parameters, embeddings, loss and optimiser stay float32."""
     tf32: bool = False
     """Let float32 products in training round their factors to TensorFloat-32, 10 bits of mantissa,
     on GPUs that have it."""

@@ -137,8 +137,9 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "itself. Remove the loader",
     ),
     (
-        lambda c: c.t.engine == "native" and c.device == "cuda",
-        "training.engine native runs on CPUs only. Set training.device cpu, or use engine rowwise",
+        lambda c: c.by_rows and c.device == "cuda",
+        "training.engine {c.t.engine} runs on CPUs only. Set training.device cpu, or use engine "
+        "reference, which has what torch offers for GPUs",
     ),
     (
         lambda c: c.by_rows and c.t.sparse,
@@ -172,16 +173,6 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "engines rowwise and native, sparse: true and lazy_adam skip rows that a batch does not "
         "read. Use engine reference with adam or sgd, or set weight_decay to 0",
     ),
-    (
-        lambda c: c.t.engine == "rowwise" and c.t.compile == "torchscript",
-        "training.compile torchscript needs the torch module of engine reference. Use compile "
-        "inductor with engine rowwise, or remove it",
-    ),
-    (
-        lambda c: c.t.engine == "rowwise" and c.t.compile != "none" and c.ranks > 1,
-        "training.compile {c.t.compile} in engine rowwise does not work with {c.ranks} ranks, "
-        "which exchange gradients in the middle of a step. Use one rank, or compile none",
-    ),
     # CUDA graphs.
     (
         lambda c: c.t.cuda_graph and c.device == "cpu",
@@ -189,19 +180,24 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "resources.gpus_per_node",
     ),
     (
-        lambda c: c.t.cuda_graph and c.t.engine != "rowwise",
-        "training.cuda_graph does not work with engine {c.t.engine}, since a replay repeats the "
-        "same operations on the same memory. Use engine rowwise, or remove it",
+        lambda c: not c.by_rows and c.t.cuda_graph and c.t.compile != "none",
+        "training.cuda_graph does not work with compile {c.t.compile}. Use compile: "
+        "reduce-overhead, which compiles and captures graphs, or remove one of the two",
     ),
     (
-        lambda c: c.t.cuda_graph and c.t.loader != "device",
-        "training.cuda_graph does not work with loader {c.t.loader}, which builds batches in host "
-        "memory. Use loader device",
+        lambda c: not c.by_rows and c.t.cuda_graph and c.t.sparse,
+        "training.cuda_graph does not work with sparse gradients, whose sizes change from step to "
+        "step. Remove one of the two",
+    ),
+    (
+        lambda c: not c.by_rows and c.t.cuda_graph and c.t.parallel == "data_parallel",
+        "training.cuda_graph does not work with parallel data_parallel, which copies the module to "
+        "each GPU in every step. Remove one of the two",
     ),
     (
         lambda c: c.t.cuda_graph and c.ranks > 1,
-        "training.cuda_graph does not work with {c.ranks} ranks, since a graph cannot contain "
-        "their exchange. Use one rank, or remove it",
+        "training.cuda_graph does not work with {c.ranks} ranks, which exchange gradients in the "
+        "middle of a graph. Use one rank, or remove it",
     ),
     (
         lambda c: c.t.cuda_graph and c.t.profile == "torch",
@@ -209,11 +205,6 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "their operations. Remove one of the two",
     ),
     # Precision.
-    (
-        lambda c: c.t.engine == "rowwise" and c.t.precision != "float32" and c.device == "cpu",
-        "training.precision {c.t.precision} makes engine rowwise slower on a CPU, where rounding "
-        "costs more than it saves. Use a GPU, engine reference, or float32",
-    ),
     (
         lambda c: not c.by_rows and c.t.precision == "float16" and c.t.optimizer == "lazy_adam",
         "training.precision float16 does not work with optimizer lazy_adam, which consists of two "
@@ -332,14 +323,16 @@ UNUSED: Final[tuple[Unused, ...]] = (
         "DistributedDataParallel buckets. Remove it",
     ),
     (
-        lambda c: c.t.engine == "native",
-        ("compile",),
-        "is not for engine native: its forward and backward passes are already compiled. Remove it",
+        lambda c: c.by_rows,
+        ("compile", "cuda_graph"),
+        "is not for engine {c.t.engine}, whose passes are written out: there is no torch module to "
+        "compile or capture. Use engine reference, or remove it",
     ),
     (
-        lambda c: c.t.engine == "native",
+        lambda c: c.by_rows,
         ("precision", "tf32"),
-        "is not for engine native, which runs on CPUs and computes in float32. Remove it",
+        "is not for engine {c.t.engine}, which runs on CPUs and computes in float32. Use engine "
+        "reference, or remove it",
     ),
     (
         lambda c: not c.by_rows and c.t.sync != "dense",

@@ -1,10 +1,4 @@
-"""The instances of a step on each rank, drawn on the host or on the device, and copied to it.
-
-The device draws as `sampling` does, in torch tensors. Unsigned words stand in int64: a product
-that wraps has the right low 64 bits, and the sign that a right shift brings in is masked away.
-Sizes and numbers of rounds are known beforehand and the host reads no value, so it never waits for
-a GPU. Tested on CPUs; not yet run on a GPU.
-"""
+"""The instances of a step on each rank, drawn on the host or on the device, and copied to it."""
 
 from __future__ import annotations
 
@@ -194,54 +188,18 @@ def _copy_ahead(
 
 
 MIB: Final = 2**20
-# Positives drawn at once, for several steps if these are short. A GPU needs many numbers to hide
-# the start of about 300 operations; a CPU's cache holds no more than these.
-ON_GPU: Final = 2**18
-ON_CPU: Final = 2**12
-
-
-Drawn = Iterator[tuple[list[int], BatchRows]]
-"""For several steps at once: the positives of each step, and the rows of all, concatenated."""
-
-
-class BatchWindow:
-    """The rows drawn last, for several steps of `batch` positives each, in fixed memory."""
-
-    def __init__(self, batch: int, most: int, device: torch.device) -> None:
-        """`most`: maximum number of positives drawn at once."""
-        self._batch, self._most = batch, most
-        self._places = torch.arange(batch, device=device)
-        self._at = torch.zeros(1, dtype=torch.int64, device=device)
-        self._rows: list[Tensor] = []
-
-    def steps(self, drawn: Drawn) -> Iterator[BatchRows | None]:
-        """Yields None for a whole batch, which `next_batch` returns; the rows of a smaller one."""
-        for lengths, rows in drawn:
-            self._fill(rows)
-            for step, length in enumerate(lengths):
-                if length == self._batch:
-                    yield None
-                else:
-                    users, items, context = (each[step * self._batch :] for each in rows)
-                    yield users, items, context
-
-    def next_batch(self) -> BatchRows:
-        """The next whole batch, always by the same operations."""
-        places = self._places + self._at
-        self._at.add_(self._batch)
-        users, items, context = (each.index_select(0, places) for each in self._rows)
-        return users, items, context
-
-    def _fill(self, rows: BatchRows) -> None:
-        if not self._rows:
-            self._rows = [each.new_empty(self._most, *each.shape[1:]) for each in rows]
-        for kept, each in zip(self._rows, rows, strict=True):
-            kept[: len(each)].copy_(each)
-        self._at.zero_()
+POSITIVES_AT_ONCE: Final = 2**18
+"""Drawn together by loader `device`, for several steps if these are short: a GPU needs many numbers
+to hide the start of the operations."""
 
 
 class Resident:
-    """Loader `device`: one rank's rows. It holds an epoch's whole order, 8 bytes a row."""
+    """Loader `device`: one rank's rows on the device, where torch's own generator draws their order
+    and negatives. The host reads no value of them, so it never waits. Not yet measured on a GPU.
+
+    The instances differ from those of the other loaders, which draw on the host. They are the same
+    for the same seed and device, in a resumed run, too.
+    """
 
     def __init__(
         self, data: Prepared, training: Training, schedule: Schedule, device: torch.device
@@ -252,42 +210,56 @@ class Resident:
         self._users, self._own, self._numbers, self._small, self._indptr, self._positives = (
             torch.from_numpy(np.array(each)).to(device) for each in _arrays(data)
         )
+        self._generator = torch.Generator(device)
 
     def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
-        for lengths, parts in self.draw(epoch, steps):
-            yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
-
-    def draw(self, epoch: int, steps: range) -> Iterator[tuple[list[int], BatchRows]]:
-        """Rows of several steps at once: see `Drawn`."""
         schedule = self._schedule
-        order = epoch_order(self._training.seed, epoch, schedule.rows, self._device)
-        at_once = max(1, _at_once(self._device) // schedule.batch)
-        for first in range(steps.start, steps.stop, at_once):
-            some = range(first, min(first + at_once, steps.stop))
-            bounds = [schedule.positions(step) for step in some]
-            if schedule.world_size == 1:  # one slice instead of one per step
-                mine = order[bounds[0][0] : bounds[-1][1]]
-            else:
-                mine = torch.cat([order[start:stop] for start, stop in bounds])
+        # Of all ranks' positives, seeded alike: each rank takes its shard of one order.
+        self._seed(sampling.ORDER, epoch, 0)
+        order = torch.randperm(schedule.rows, generator=self._generator, device=self._device)
+        at_once = max(1, POSITIVES_AT_ONCE // schedule.batch)
+        for part in range(steps.start // at_once, -(-steps.stop // at_once)):
+            # Drawn from the part's first step on, also where a resumed run begins in the middle.
+            drawn = range(part * at_once, min((part + 1) * at_once, schedule.steps))
+            bounds = [schedule.positions(step) for step in drawn]
+            self._seed(sampling.NEGATIVES, epoch, part * schedule.world_size + schedule.rank)
+            rows = self._gather(torch.cat([order[start:stop] for start, stop in bounds]))
             lengths = [stop - start for start, stop in bounds]
-            yield lengths, self._gather(epoch, mine)
+            batches = zip(*(torch.split(each, lengths) for each in rows), strict=True)
+            yield from (rows for step, rows in zip(drawn, batches, strict=True) if step in steps)
 
-    def window(self) -> BatchWindow:
-        """A window for the rows of `draw`, for a run of one rank."""
-        most = positives_at_once(self._schedule, self._device)
-        return BatchWindow(self._schedule.batch, most, self._device)
+    def _seed(self, purpose: int, epoch: int, number: int) -> None:
+        high, low, *_ = sampling.philox_block(self._training.seed, purpose, epoch, number, 0)
+        self._generator.manual_seed(high << 32 | low)
 
-    def _gather(self, epoch: int, rows: Tensor) -> BatchRows:
-        training = self._training
+    def _gather(self, rows: Tensor) -> BatchRows:
         users = self._users.index_select(0, rows).long()
-        drawn = negatives(
-            *(training.seed, epoch, rows, users, self._indptr, self._positives),
-            *(self._items, training.negatives, self._most),
+        shape = len(rows), self._training.negatives
+        uniform = torch.rand(
+            shape, generator=self._generator, device=self._device, dtype=torch.float64
         )
+        first = self._indptr.index_select(0, users)[:, None]
+        held = self._indptr.index_select(0, users + 1)[:, None] - first
+        nth = (uniform * (self._items - held)).long()
+        drawn = nth_absent(nth, self._positives, first, held, self._most)
         own = self._own.index_select(0, rows)[:, None]
         numbers, small = (each.index_select(0, rows) for each in (self._numbers, self._small))
         context = torch.cat([numbers, small.float()], dim=1)
         return users, torch.cat([own, drawn], dim=1), context
+
+
+def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most: int) -> Tensor:
+    """The nth (from 0) of the items that are not among positives[first : first + held], sorted.
+
+    `most`: the largest `held`. The number of positives below the result is found bit by bit, from
+    the highest; the number of rounds depends on no value of the device.
+    """
+    before, start = torch.zeros_like(nth), first - 1
+    for bit in reversed(range(most.bit_length())):
+        tried = before + (1 << bit)
+        value = positives.take((start + tried).clamp(max=len(positives) - 1))
+        before = torch.where((tried <= held) & (value - tried < nth), tried, before)
+    return nth + before
 
 
 def check_device_loader(
@@ -299,7 +271,7 @@ def check_device_loader(
         return
     free, _ = torch.cuda.mem_get_info(device)
     sharing = -(-ranks // torch.cuda.device_count())
-    needed = device_loader_bytes(data, training, schedule, device) * sharing
+    needed = device_loader_bytes(data, training, schedule) * sharing
     if needed > free:
         raise HpcncfError(
             f"training.loader device: the training data of {plural(sharing, 'rank')} take at least "
@@ -308,25 +280,13 @@ def check_device_loader(
         )
 
 
-def device_loader_bytes(
-    data: Prepared, training: Training, schedule: Schedule, device: torch.device
-) -> int:
-    """Lower bound of the bytes that one rank holds at once: the data, and an epoch's order while it
-    is computed, or afterwards with the rows drawn from it."""
-    drawn = positives_at_once(schedule, device)
+def device_loader_bytes(data: Prepared, training: Training, schedule: Schedule) -> int:
+    """Lower bound of the bytes that one rank holds at once: the data, an epoch's order, and the
+    rows drawn from it."""
+    drawn = min(schedule.rows, max(schedule.batch, POSITIVES_AT_ONCE))
     row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
-    ordered = 8 * schedule.rows + row * drawn // schedule.world_size
     whole = sum(each.nbytes for each in _arrays(data))
-    return whole + max(order_bytes(schedule.rows), ordered)
-
-
-def positives_at_once(schedule: Schedule, device: torch.device) -> int:
-    """Maximum number of positives drawn at once, over all ranks."""
-    return min(schedule.rows, max(schedule.batch, _at_once(device)))
-
-
-def _at_once(device: torch.device) -> int:
-    return ON_CPU if device.type == "cpu" else ON_GPU
+    return whole + 8 * schedule.rows + row * drawn // schedule.world_size
 
 
 def _arrays(data: Prepared) -> list[NDArray[Any]]:
@@ -338,120 +298,3 @@ def _arrays(data: Prepared) -> list[NDArray[Any]]:
         data.positives_indptr,
         data.positives,
     ]
-
-
-_MASK = 0xFFFFFFFF
-_FEISTEL_M = sampling.FEISTEL_M - 2**64  # the same 64 bits, signed
-# Positions whose order is computed at once; six numbers of each are held meanwhile. A GPU's time is
-# that of starting operations, and a CPU's cache holds no more.
-_ON_GPU, _ON_CPU = 2**22, 2**14
-
-
-def philox(seed: int, purpose: int, epoch: int, rows: Tensor, blocks: int = 1) -> Tensor:
-    """`sampling.philox` of rows int64 [n]: words [n, 4 * blocks] below 2^32, int64."""
-    shape = (len(rows), blocks)
-    block = torch.arange(blocks, device=rows.device) + (purpose << 24)
-    c0, c1 = ((rows >> shift & _MASK)[:, None].expand(shape) for shift in (0, 32))
-    c2, c3 = torch.full_like(c0, epoch & _MASK), block.expand(shape)
-    for k0, k1 in sampling.round_keys(seed):
-        p0, p1 = c0 * sampling.M0, c2 * sampling.M1
-        c0, c1 = (p1 >> 32 & _MASK) ^ c1 ^ k0, p1 & _MASK
-        c2, c3 = (p0 >> 32 & _MASK) ^ c3 ^ k1, p0 & _MASK
-    return torch.stack((c0, c1, c2, c3), dim=-1).reshape(len(rows), 4 * blocks)
-
-
-def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tensor:
-    """`sampling.epoch_rows` of a whole epoch: int64 [rows]. It holds `order_bytes` meanwhile."""
-    each, keys = sampling.rows_per_block(rows), sampling.order_keys(seed, epoch)
-    blocks = _permutation(rows // each, keys, device)
-    if each == 1:
-        return blocks
-    order = torch.arange(rows, device=device)
-    order[: len(blocks) * each].view(-1, each)[:] = blocks[:, None] * each + order[:each]
-    return order
-
-
-def order_bytes(rows: int) -> int:
-    """Of the three tables that a permutation is made from; in blocks, of the order, the blocks and
-    the rows they are spread to."""
-    blocks = rows // sampling.rows_per_block(rows)
-    return 3 * 8 << sampling.order_bits(rows) if blocks == rows else 8 * (2 * rows + blocks)
-
-
-def _permutation(count: int, keys: list[int], device: torch.device) -> Tensor:
-    """A permutation of range(count), whole.
-
-    A walk of a cycle from a position below `count` meets each value outside once at most before it
-    is below again. Doubling the strides of all walks, so many values are passed in that many's
-    logarithm of rounds: exact, however the keys fall.
-    """
-    if count <= 1:
-        return torch.arange(count, device=device)
-    bits = sampling.order_bits(count)
-    positions = torch.arange(2**bits, device=device)
-    parts = torch.split(positions, _ON_CPU if device.type == "cpu" else _ON_GPU)
-    following = torch.cat([_bijection(each, bits, keys) for each in parts])
-    walked = torch.where(positions < count, positions, following)
-    del positions
-    for _ in range((2**bits - count).bit_length()):
-        walked = walked.index_select(0, walked)
-    return walked.index_select(0, following[:count])
-
-
-def _bijection(value: Tensor, bits: int, keys: list[int]) -> Tensor:
-    left_bits, right_bits = bits // 2, bits - bits // 2
-    left_mask, right_mask = (1 << left_bits) - 1, (1 << right_bits) - 1
-    shift = right_bits - left_bits
-    left, right = value >> right_bits, value & right_mask
-    for key in keys:
-        product = left * _FEISTEL_M
-        low = ((product & _MASK) << shift) | (right >> left_bits)
-        left, right = ((product >> 32 & _MASK) ^ key ^ right) & left_mask, low & right_mask
-    return left << right_bits | right
-
-
-def negatives(
-    seed: int,
-    epoch: int,
-    rows: Tensor,
-    users: Tensor,
-    indptr: Tensor,
-    positives: Tensor,
-    items: int,
-    count: int,
-    most: int,
-) -> Tensor:
-    """`sampling.negatives`: int64 [len(rows), count]. No user has more than `most` positives."""
-    words = philox(seed, sampling.NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
-    first = indptr.index_select(0, users)[:, None]
-    held = indptr.index_select(0, users + 1)[:, None] - first
-    others = items - held
-    drawn = words * others >> 32
-    before = _below(drawn, positives, first, held, most)
-    value = positives.take((first + before).clamp(max=len(positives) - 1))
-    absent = nth_absent(others - 1 - before, positives, first, held, most)
-    return torch.where((before < held) & (value == drawn), absent, drawn)
-
-
-def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most: int) -> Tensor:
-    """`sampling.nth_absent`, with as many rounds as `most` positives of a user need."""
-    return nth + _below(nth + 1, positives, first, held, most, less_their_places=True)
-
-
-def _below(
-    bound: Tensor,
-    positives: Tensor,
-    first: Tensor,
-    held: Tensor,
-    most: int,
-    less_their_places: bool = False,
-) -> Tensor:
-    """How many of positives[first : first + held], or of these less their places there, are below a
-    bound: of each number bit by bit, from the highest."""
-    before, start = torch.zeros_like(bound), first - 1
-    for bit in reversed(range(most.bit_length())):
-        tried = before + (1 << bit)
-        value = positives.take((start + tried).clamp(max=len(positives) - 1))  # see sampling
-        least = bound + (tried - 1) if less_their_places else bound
-        before = torch.where((tried <= held) & (value < least), tried, before)
-    return before

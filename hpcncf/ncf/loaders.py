@@ -197,9 +197,9 @@ def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, 
         )
 
 
-# All loaders give the same instances in the same order, for any number of ranks or workers: step s
-# of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank takes its shard
-# of those. They differ in the amount of Python that runs for each instance.
+# All loaders on the host give the same instances in the same order, for any number of ranks or
+# workers: step s of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank
+# takes its shard of those. They differ in the amount of Python that runs for each instance.
 
 CPU = torch.device("cpu")
 ROWS_AT_ONCE = 4_096
@@ -217,8 +217,7 @@ class Loader:
         device: torch.device = CPU,
     ) -> None:
         """Loader `device` makes the batches on `device`; all others make them in host memory."""
-        # On a CPU the data is there already, and `vectorized` makes the same batches three times as
-        # fast: its buckets avoid most searches among a user's positives.
+        # On a CPU the data is there already.
         self._on_device = training.loader == "device" and device.type != "cpu"
         self._data, self._device = data, device
         self._source = InstanceSource(data, training)

@@ -1,7 +1,7 @@
 """How ranks stay one model: messages, gradients of rows, local SGD.
 
-Transports carry one message per rank and exchange, read by all ranks: over the process group, from
-GPU to GPU, or through shared memory of one node. With `sync: rows` all ranks sum the same messages
+Transports carry one message per rank and exchange, read by all ranks: over the process group, or
+through shared memory of one node. With `sync: rows` all ranks sum the same messages
 in rank order, so replicas that were equal before a step are bitwise equal after it. Local SGD
 averages models every few steps (Stich 2019, "Local SGD Converges Fast and Communicates Little").
 Adam's moments are averaged like the parameters, so afterwards all ranks have one model again, bit
@@ -57,7 +57,7 @@ class Transport(Protocol):
     """Exchanges messages in host memory; their maximum size is fixed at the start."""
 
     name: str
-    """The name in the record: `gloo`, `nccl` or `shared memory`."""
+    """The name in the record: `gloo` or `shared memory`."""
 
     def slot(self) -> Bytes:
         """The buffer for this rank's next message, `capacity` bytes, 64-byte aligned."""
@@ -121,28 +121,6 @@ class CountedTransport:
     def exchange(self, size: int) -> Sequence[Bytes]:
         self._clock.sent(size)
         return self._transport.exchange(size)
-
-
-class DeviceTransport:
-    """Gathers tensors from GPU to GPU over nccl, without the host.
-
-    Tests compare it with the other transports over gloo on CPUs. Not yet run on several GPUs.
-    """
-
-    def __init__(self, sent: Callable[[int], None]) -> None:
-        """`sent` is called with the size in bytes of each message of this rank."""
-        self.name, self.sent = str(dist.get_backend()), sent
-        self.ranks = dist.get_world_size()
-
-    def gather(self, mine: Tensor) -> Tensor:
-        """Every rank's vector [n], n the same on all ranks: [ranks, n]."""
-        self.sent(mine.nbytes)
-        gathered = mine.new_empty(self.ranks * len(mine))
-        all_gather_tensor(gathered, mine)
-        return gathered.view(self.ranks, len(mine))
-
-    def close(self) -> None:
-        """Nothing to do: the process group is destroyed at the end of the run."""
 
 
 # Each rank has a cache line with the number of its last exchange and the sizes of its messages, and
@@ -265,16 +243,11 @@ def _is_locked(file: int, rank: int) -> bool:
     return False
 
 
-def uses_nccl(device: torch.device) -> bool:
-    """Whether tensors go from GPU to GPU."""
-    return device.type == "cuda" and dist.get_backend() == "nccl"
-
-
-def open_transport(place: Place, capacity: int, device: torch.device) -> Transport:
+def open_transport(place: Place, capacity: int) -> Transport:
     """A transport for messages of up to `capacity` bytes: shared memory if all ranks can use it,
     else the process group. All ranks must call it."""
     assert place.world_size > 1
-    if device.type == "cpu" and place.local_world_size == place.world_size:
+    if place.local_world_size == place.world_size:
         gather = partial(gather_objects, place=place)
         found = join_shared_memory(place.rank, place.world_size, capacity, gather)
         if found is not None:
@@ -283,23 +256,6 @@ def open_transport(place: Place, capacity: int, device: torch.device) -> Transpo
 
 
 ID = np.dtype(np.int64)
-
-
-def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct ids, ascending, and the position of each of `ids` among them. On a GPU the host
-    waits for their number."""
-    found, where = torch.unique(ids, return_inverse=True)
-    return found, where
-
-
-def unique_ids_padded(ids: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    """`unique_ids`, filled up with `padding` to the length of `ids`: no host waits."""
-    ascending, order = ids.sort()
-    fresh = ascending != torch.cat([ascending[:1], ascending[:-1]])
-    place = fresh.cumsum(0)
-    # Equal ids write the same value, so their order does not matter.
-    found = torch.full_like(ids, padding).index_copy_(0, place, ascending)
-    return found, torch.empty_like(ids).index_copy_(0, order, place)
 
 
 def row_message_capacity(model: NeuMF, schedule: Schedule, negatives: int) -> int:
@@ -325,27 +281,26 @@ class RowExchange:
     def summed(self, layers: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Sum `layers` over all ranks in place, and the gradients `rows` [n, width] of the distinct
         `ids` [n]. Returns the union of the ids, ascending, and its gradients."""
-        parts: list[NDArray[Any]] = [each.cpu().numpy() for each in (ids, layers, rows)]
+        parts: list[NDArray[Any]] = [each.numpy() for each in (ids, layers, rows)]
         size, slot = sum(part.nbytes for part in parts), self._transport.slot()
         for part, place in zip(parts, self._views(slot[:size], parts[1].dtype), strict=True):
             place[:] = part
         messages = [self._read(each, layers) for each in self._transport.exchange(size)]
         all_ids = [ids for ids, _, _ in messages]
-        union, where = unique_ids(torch.cat(all_ids))
-        total = torch.zeros(len(union), self._width, dtype=rows.dtype, device=rows.device)
+        union, where = torch.unique(torch.cat(all_ids), return_inverse=True)
+        total = torch.zeros(len(union), self._width, dtype=rows.dtype)
         layers.zero_()
         places = torch.split(where, [len(each) for each in all_ids])
         for (_, their_layers, their_rows), at in zip(messages, places, strict=True):
             layers.add_(their_layers)
-            # Rank by rank, no row twice: a GPU adds to the same row in no defined order.
+            # Rank by rank: the sum has the same order, and the same bits, on every rank.
             total.index_add_(0, at, their_rows)
         return union, total
 
     def _read(self, message: Bytes, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, layers, rows, on the device of `like`."""
+        """Ids, layers, rows, of the type of `like`."""
         dtype = np.dtype(str(like.dtype).removeprefix("torch."))
-        parts = self._views(message, dtype)
-        ids, layers, rows = (torch.from_numpy(part).to(like.device) for part in parts)
+        ids, layers, rows = map(torch.from_numpy, self._views(message, dtype))
         return ids, layers, rows
 
     def _views(self, message: Bytes, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
@@ -357,38 +312,6 @@ class RowExchange:
             values[:layers].view(dtype),
             values[layers:].view(dtype).reshape(count, self._width),
         ]
-
-
-class PaddedExchange:
-    """`RowExchange` from GPU to GPU. Every message has the maximum length, so that no host has to
-    know how many rows a step reads."""
-
-    def __init__(self, transport: DeviceTransport, rows: int, padding: int) -> None:
-        """`rows`: the most that any rank reads in a step; `padding`: an id that no row has, whose
-        gradients are zero."""
-        self._transport, self._rows, self._padding = transport, rows, padding
-
-    def summed(self, layers: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """As `RowExchange.summed`, but `ids` may end with padding, and so does the union."""
-        missing = self._rows - len(ids)
-        all_ids = torch.cat([ids, ids.new_full((missing,), self._padding)])
-        gradient = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
-        # One tensor of the gradients' type: the bits of the ids, the layers, the rows.
-        message = torch.cat([all_ids.view(rows.dtype), layers, gradient.reshape(-1)])
-        messages = self._transport.gather(message)
-        id_size = self._rows * ID.itemsize // rows.element_size()
-        sizes = [id_size, len(layers), self._rows * rows.shape[1]]
-        id_bits, their_layers, their_rows = torch.split(messages, sizes, dim=1)
-        gathered = id_bits.reshape(-1).view(torch.int64)
-        union, where = unique_ids_padded(gathered, self._padding)
-        total = rows.new_zeros(len(union), rows.shape[1])
-        layers.zero_()
-        places = where.view(len(messages), self._rows)
-        every = their_rows.reshape(len(messages), self._rows, -1)
-        for each, at, values in zip(their_layers, places, every, strict=True):
-            layers.add_(each)
-            total.index_add_(0, at, values)
-        return union, total
 
 
 MESSAGE_CAPACITY = 2**20
@@ -426,37 +349,24 @@ def steps_until_mean(training: Training, step: int) -> int:
     return training.sync_every - step % training.sync_every
 
 
-def average_engine(engine: LocalEngine, transport: Transport | DeviceTransport) -> None:
+def average_engine(engine: LocalEngine, transport: Transport) -> None:
     """Replace every rank's model by the mean. All ranks must call it after the same step."""
     ids = gather_union(engine.touched_rows(), transport)
     state = engine.read_state(ids)
-    if isinstance(transport, DeviceTransport):
-        transport.sent(state.nbytes)
-        dist.all_reduce(state)  # gives the same bits on each rank
-        state.div_(transport.ranks)
-    else:
-        average_vector(state, transport)
+    average_vector(state, transport)
     engine.write_state(ids, state)
 
 
-def gather_union(ids: Tensor, transport: Transport | DeviceTransport) -> Tensor:
+def gather_union(ids: Tensor, transport: Transport) -> Tensor:
     """The distinct ids of all ranks, ascending."""
-    if isinstance(transport, DeviceTransport):
-        mine = torch.tensor([len(ids)], device=ids.device)
-        counts = transport.gather(mine).reshape(-1).tolist()  # the host waits for these
-        padded = ids.new_empty(max(counts))
-        padded[: len(ids)] = ids
-        every = zip(transport.gather(padded), counts, strict=True)
-        found = [each[:count] for each, count in every]
-    else:
-        found, most = [ids[:0]], len(transport.slot()) // ids.element_size()
-        for at in range(0, 2**62, most):
-            # A message that is not full is a rank's last; all ranks see when all have sent theirs.
-            messages = _exchange(ids[at : at + most], transport)
-            # A copy: the next exchanges overwrite the messages.
-            found += [torch.tensor(each, device=ids.device) for each in messages]
-            if max(len(each) for each in messages) < most:
-                break
+    found, most = [ids[:0]], len(transport.slot()) // ids.element_size()
+    for at in range(0, 2**62, most):
+        # A message that is not full is a rank's last; all ranks see when all have sent theirs.
+        messages = _exchange(ids[at : at + most], transport)
+        # A copy: the next exchanges overwrite the messages.
+        found += [torch.tensor(each) for each in messages]
+        if max(len(each) for each in messages) < most:
+            break
     ascending: Tensor = torch.unique(torch.cat(found))
     return ascending
 

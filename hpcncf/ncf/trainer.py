@@ -55,7 +55,7 @@ from hpcncf.ncf.distributed import (
 )
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine
-from hpcncf.ncf.engines.precision import check_precision, predates_tf32, tf32_allowed
+from hpcncf.ncf.engines.precision import predates_tf32, tf32_allowed
 from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.evaluate import count_pairs, evaluate
 from hpcncf.ncf.loaders import Loader, check_shared_memory
@@ -131,7 +131,6 @@ def _check_runnable(
         )
     check_shared_memory(run.training, schedule, data, ranks_here)
     check_device_loader(data, run.training, schedule, device, ranks_here)
-    check_precision(run.training, device)
     check_model_memory(run, data.manifest, ranks_here)
 
 
@@ -201,7 +200,7 @@ class Trainer:
         )
         inputs = base.with_transport(
             base.EngineInputs(data, run.model, self.schedule, self.threads),
-            *(self.model, self.training, place, self.device, self.clock),
+            *(self.model, self.training, place, self.clock),
         )
         self.transport = inputs.transport
         self.engine: Engine = base.build_engine(

@@ -66,15 +66,14 @@ def tail_moments() -> Tensor:
 class IdleAdam:
     """Catches rows up. Its tables do not depend on the data or the learning rate."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._tails = tail_moments().to(device)
+    def __init__(self) -> None:
+        self._tails = tail_moments()
         idle = torch.arange(MAX_IDLE_STEPS + 1, dtype=torch.float64)[:, None]
         shrunk = torch.cat([moment_ratios(), torch.tensor([BETA1])]) ** idle
-        self._shrunk = shrunk.masked_fill_(shrunk < MIN_SHRINKAGE, 0.0).to(device)
+        self._shrunk = shrunk.masked_fill_(shrunk < MIN_SHRINKAGE, 0.0)
 
-    def catch_up(self, rows: Tensor, last: Tensor, now: int | Tensor, lr: float) -> None:
-        """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`, a
-        tensor [1] if the host does not know it.
+    def catch_up(self, rows: Tensor, last: Tensor, now: int, lr: float) -> None:
+        """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`.
 
         No row's last step may be below MAX_SINGLE_STEP, unless its m is 0.
         """
@@ -82,7 +81,7 @@ class IdleAdam:
         idle = now - last
         shrunk = self._shrunk.index_select(0, idle.clamp(max=MAX_IDLE_STEPS))
         start = self._tails.index_select(0, last.clamp(max=STEADY_FROM_STEP))
-        moments = start - shrunk[:, :4] * self._tail(now)
+        moments = start - shrunk[:, :4] * self._tails[min(now, STEADY_FROM_STEP)]
         a, b, p, q = (each.to(rows.dtype)[:, None] for each in quadrature(moments))
         root = second.sqrt()
         moved = torch.addcmul(b, root, a).div_(torch.addcmul(q, root, root + p))
@@ -90,11 +89,6 @@ class IdleAdam:
         first.mul_(shrunk[:, 4:].to(rows.dtype))
         fading = torch.exp(idle.double() * math.log(BETA2))
         second.mul_(fading.masked_fill_(fading < MIN_SHRINKAGE, 0.0).to(rows.dtype)[:, None])
-
-    def _tail(self, now: int | Tensor) -> Tensor:
-        if isinstance(now, Tensor):
-            return self._tails.index_select(0, now.clamp(max=STEADY_FROM_STEP))
-        return self._tails[min(now, STEADY_FROM_STEP)]
 
 
 def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -31,12 +31,11 @@ from hpcncf.ncf.batches import (
     EpochOrder,
     InstanceSource,
     Schedule,
-    build_batch,
     copied_to_device,
 )
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 
-LOADERS = ("per_sample", "batched", "vectorized", "device")
+LOADERS = ("per_sample", "batched", "vectorized")
 
 
 def batches(
@@ -45,9 +44,7 @@ def batches(
 ) -> list[Batch]:  # fmt: skip
     schedule = Schedule(data.manifest.train_rows, 50, *place)
     loader = Loader(data, Training(seed=5, **training), schedule)
-    # Loader `device` computes its batches on a GPU only: here by the same code on the CPU.
-    source = loader.resident if training.get("loader") == "device" else loader
-    return [build_batch(rows) for rows in source.rows(epoch, steps or range(schedule.steps))]
+    return list(loader.epoch(epoch, steps or range(schedule.steps)))
 
 
 def test_on_a_cpu_loader_device_reads_the_mapped_data(data: Prepared) -> None:
@@ -65,7 +62,7 @@ def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
             assert torch.equal(left, right)
 
 
-@pytest.mark.parametrize("loader", ["per_sample", "batched", "device"])
+@pytest.mark.parametrize("loader", ["per_sample", "batched"])
 @pytest.mark.parametrize("negatives", [1, 4, 5])
 def test_all_loaders_give_the_same_instances(data: Prepared, loader: str, negatives: int) -> None:
     expected = batches(data, loader="vectorized", negatives=negatives)
@@ -182,16 +179,6 @@ def test_batches_reach_the_gpu_as_they_are(data: Prepared, pin: bool, ahead: boo
     loader, steps = Loader(data, training, schedule), range(schedule.steps)
     moved = copied_to_device(loader.epoch(1, steps), training, torch.device("cuda"))
     assert_same([Batch(*(part.cpu() for part in each)) for each in moved], batches(data))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_a_gpu_makes_the_same_batches(data: Prepared) -> None:
-    schedule = Schedule(data.manifest.train_rows, 50)
-    there = Loader(data, Training(seed=5, loader="device"), schedule, torch.device("cuda"))
-    made = list(there.epoch(1, range(schedule.steps)))
-    assert all(part.is_cuda for each in made for part in each)
-    assert_same([Batch(*(part.cpu() for part in each)) for each in made], batches(data))
 
 
 @pytest.mark.parametrize(("loader", "world"), [*product(LOADERS, [2, 3])])

@@ -162,15 +162,16 @@ def test_the_least_that_a_part_of_a_whole_step_has(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
-def test_inductor_compiles_once_before_the_first_step_and_computes_the_same(
-    folder: Path, tmp_path: Path
+@pytest.mark.parametrize("compiler", ["inductor", "reduce-overhead"])
+def test_torch_compile_runs_once_before_the_first_step_and_computes_the_same(
+    folder: Path, tmp_path: Path, compiler: str
 ) -> None:
     """Also where the epoch's last step has one positive, and with dropout's masks."""
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
     counters.clear()
-    rank = of(folder, tmp_path, compile="inductor")
+    rank = of(folder, tmp_path, compile=compiler)
     assert counters["stats"]["unique_graphs"] == 1
     rank.train()
     assert counters["stats"]["unique_graphs"] == 1

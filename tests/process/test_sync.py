@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from make_runs import tiny
 from ranks_together import together
 
 from hpcncf.data.prepared import load_prepared
@@ -23,10 +20,9 @@ from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.precision import optimizer_moments
 from hpcncf.ncf.engines.reference import Reference
-from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import DeviceTransport, average_vector, gather_union, syncs_after
+from hpcncf.ncf.sync import average_vector, gather_union, syncs_after
 
 # 1,501 rows in steps of ten: shards of two and three rows, and the last step has one row in all.
 BATCH, STEPS = 10, range(51, 151)
@@ -39,8 +35,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 if select_build(installed_builds(), cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
-# Exchanged from GPU to GPU, over gloo here.
-WAYS |= {f"{way}, on device": WAYS[way] for way in ("rows", "rows, lazy")}
 
 # Eighteen steps apart in sevens: the tenth is where Adam's rows settle, the last has one row.
 OFTEN, TO_THE_END = {"sync": "local_sgd", "sync_every": 7}, range(133, 151)
@@ -50,7 +44,6 @@ LOCAL: dict[str, dict[str, Any]] = {
     "local by rows": {"engine": "rowwise"},
     "local by rows, lazy": {"engine": "rowwise", "optimizer": "lazy_adam"},
     "local by rows, descent": {"engine": "rowwise", "optimizer": "sgd", "lr": 0.1},
-    "local by rows, on device": {"engine": "rowwise"},
 }
 if "rows, native" in WAYS:
     LOCAL["local, native"] = {"engine": "native"}
@@ -73,10 +66,7 @@ def trained(folder: Path, place: Place, way: str, steps: range = STEPS) -> dict[
     start = model.initial_model(data.manifest, Model(), training.seed).double()
     clock = StepClock(len(steps), schedule.steps)
     ground = base.EngineInputs(data, Model(), schedule, 1)
-    if "on device" in way and place.world_size > 1:
-        ground = replace(ground, transport=DeviceTransport(clock.sent))
-    else:
-        ground = base.with_transport(ground, start, training, place, CPU, clock)
+    ground = base.with_transport(ground, start, training, place, clock)
     made = base.build_engine(start, training, place.world_size, CPU, clock, ground)
     batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, steps))
     apart = training.sync == "local_sgd" and place.world_size > 1
@@ -125,7 +115,7 @@ def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> d
 
 def messages(place: Place) -> list[list[list[int]]]:
     """What all reported in three exchanges, each looked at after the next; rank 0 says nothing."""
-    transport = sync.open_transport(place, 100, CPU)
+    transport = sync.open_transport(place, 100)
     got = []
     for turn in range(3):
         transport.slot()[: place.rank * 10] = place.rank + turn
@@ -138,13 +128,13 @@ def messages(place: Place) -> list[list[list[int]]]:
 
 def tried(ways: Iterable[str], ranks: int) -> list[str]:
     """Adam's by any number of ranks, the other rules by three: that costs enough."""
-    others = ("lazy", "descent", "sparse", "device")
+    others = ("lazy", "descent", "sparse")
     return [way for way in ways if ranks == 3 or not way.endswith(others)]
 
 
 def in_pieces(place: Place) -> dict[str, torch.Tensor]:
     """Ids and values of more than one message: of each rank another number, of the last none."""
-    transport = sync.open_transport(place, 64, CPU)
+    transport = sync.open_transport(place, 64)
     count = 15 * (place.world_size - 1 - place.rank)
     ids = torch.arange(count) * (place.rank + 1)
     values = torch.arange(21, dtype=torch.float32) * 10**place.rank
@@ -157,7 +147,7 @@ def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]
     found: dict[str, Any] = {way: trained(folder, place, way) for way in tried(WAYS, world_size)}
     for way in tried(LOCAL, world_size):
         found[way] = trained(folder, place, way, TO_THE_END)
-    over = sync.open_transport(place, 64, CPU).name
+    over = sync.open_transport(place, 64).name
     return found | {"messages": messages(place), "pieces": in_pieces(place), "over": over}
 
 
@@ -236,20 +226,6 @@ def test_a_step_of_rows_is_one_message_as_long_as_its_rows(ranks: list[dict[str,
         assert 8 * layers < sent / counted <= 8 * layers + most * row
 
 
-def test_on_a_device_a_message_is_as_long_as_it_could_be_at_most(
-    ranks: list[dict[str, Any]],
-) -> None:
-    """And the rows are summed to the bits of what passes the host."""
-    if len(ranks) != 3:
-        return
-    layers, row = 3433 - 32 * 12, 8 + 8 * 40
-    for each in ranks:
-        exchanges, sent = each["rows, on device"]["sent"]
-        assert sent == exchanges * (8 * layers + 4 * (2 + 4) * row)
-        for name, values in each["rows"]["model"].items():
-            assert torch.equal(each["rows, on device"]["model"][name], values), name
-
-
 def test_what_is_longer_than_a_message_goes_in_several(ranks: list[dict[str, Any]]) -> None:
     last = len(ranks) - 1
     ids = {at * (rank + 1) for rank in range(last) for at in range(15 * (last - rank))}
@@ -257,43 +233,3 @@ def test_what_is_longer_than_a_message_goes_in_several(ranks: list[dict[str, Any
     for each in ranks:
         assert each["pieces"]["union"].tolist() == sorted(ids)
         torch.testing.assert_close(each["pieces"]["mean"], mean)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("how", ["rows", "local_sgd"])
-def test_nccl_of_one_rank_trains_what_no_exchange_trains(how: str, tmp_path: Path) -> None:
-    """More ranks than GPUs nccl refuses; with one GPU this is all that can be tried."""
-    torch.cuda.set_device(0)
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
-    try:
-        ours, theirs = (
-            _on_a_gpu(tmp_path / name, how, name == "ours") for name in ("ours", "theirs")
-        )
-    finally:
-        dist.destroy_process_group()
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
-
-
-def _on_a_gpu(folder: Path, how: str, exchanges: bool) -> model.NeuMF:
-    data, place = tiny(folder), torch.device("cuda", 0)
-    training = Training(
-        global_batch_size=BATCH,
-        engine="rowwise",
-        loader="device",
-        sync=how if exchanges else "dense",
-    )
-    schedule = Schedule(data.manifest.train_rows, BATCH)
-    start = model.initial_model(data.manifest, Model(), 1).to(place)
-    clock = StepClock(len(TO_THE_END), schedule.steps)
-    ranks = DeviceTransport(clock.sent) if exchanges else None
-    engine = Rowwise(start, training, place, clock, ranks)
-    batches = engine.batches(Loader(data, training, schedule, place), 0, TO_THE_END)
-    for step in TO_THE_END:
-        engine.step(batches, 5 * schedule.positives(step))
-    if exchanges and how == "local_sgd":
-        engine.average()
-    engine.settle()
-    return engine.model

@@ -207,7 +207,6 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 
 ROWWISE: dict[str, Any] = {"engine": "rowwise"}
-GRAPH: dict[str, Any] = {"engine": "rowwise", "loader": "device", "cuda_graph": True}
 # An epoch has 31 steps, and each looks once for a request to stop.
 STOPPED: list[Any] = [
     ({}, [0]),
@@ -225,7 +224,6 @@ STOPPED: list[Any] = [
     (ROWWISE | {"model": DROPOUT}, [4, 30]),
     (ROWWISE | {"optimizer": "lazy_adam"}, [4, 30]),
     (ROWWISE | {"optimizer": "sgd"}, [4, 30]),
-    (GRAPH, [4, 20, 30, 9]),
     *(
         pytest.param({"engine": "native", "optimizer": each}, [2, 7, 3], marks=NATIVE)
         for each in ("adam", "lazy_adam", "sgd")

@@ -31,27 +31,6 @@ def benchmark(name: str) -> Any:
     return importlib.import_module(f"benchmarks.{name}")
 
 
-def test_a_step_on_a_gpu_moves_at_least_its_rows_and_its_batch() -> None:
-    """Three rows of 5 numbers with two moments each, both ways; two positives of user, item, one
-    negative and one column."""
-    sizes = Model(gmf_width=2, mlp_width=3, layers=(4, 2))
-    moved = benchmark("gpu").moved_bytes(3, sizes, positives=2, negatives=1, context=1)
-    assert moved == 2 * 3 * 3 * 4 * 5 + 2 * (3 * 8 + 4)
-
-
-def test_a_gpus_goals_are_reported_with_what_was_found() -> None:
-    goals, eager, graph = benchmark("gpu").goals, "eager", "`cuda_graph`"
-    steps = {(256, eager): 9e-4, (256, graph): 9e-5, (65_536, eager): 3e-3, (65_536, graph): 4e-3}
-    epochs = {(256, eager): 12.8, (256, graph): 1.6, (65_536, graph): 0.2}
-    alike = {eager: "not distinguishable", graph: "not distinguishable"}
-    found = goals(steps, epochs, alike)
-    _, seen, met = zip(*found, strict=True)
-    assert met == ("yes", "**no**", "yes", "yes")
-    assert seen[:3] == ("90.0 µs, `cuda_graph`", "1.60 s, `cuda_graph`", "109.2 M, eager")
-    assert goals(steps, epochs, alike | {graph: "lower"})[3][1:] == [f"{graph} differ", "**no**"]
-    assert goals(steps, epochs, {})[3][1:] == ["not measured", "**no**"]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
 def test_without_a_gpu_its_benchmark_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark("gpu").main() == 1
@@ -353,7 +332,7 @@ def test_peers_scores_are_ranked_as_hpcncf_ranks_its_own(peers: Any, tiny_data: 
         scores = start(
             users, torch.from_numpy(candidates.ravel()).long(), torch.empty(len(users), 0)
         )
-    engine = Rowwise(start, Training(), torch.device("cpu"), StepClock(1, 1))
+    engine = Rowwise(start, Training(), StepClock(1, 1))
     judged = evaluate(engine, plain, Place(), torch.device("cpu"), "sampled")
     found = peers.quality(scores.reshape(candidates.shape).numpy())
     assert found == pytest.approx((judged.hr10, judged.ndcg10))

@@ -108,12 +108,12 @@ def test_rowwise_in_pieces_is_where_one_settled_at_once_is(
 
 def test_moments_fade_as_adam_fades_them_to_zero() -> None:
     parts = torch.ones(3, 1, 1, dtype=torch.float64)
-    IdleAdam(torch.device("cpu")).catch_up(parts, torch.tensor([50]), 250, LR)
+    IdleAdam().catch_up(parts, torch.tensor([50]), 250, LR)
     assert float(parts[1]) == pytest.approx(0.9**200, rel=1e-12)
     assert float(parts[2]) == pytest.approx(0.999**200, rel=1e-12)
     for dtype in (torch.float32, torch.float64):
         parts = torch.full((3, 1, 1), 1e-6, dtype=dtype)
-        IdleAdam(torch.device("cpu")).catch_up(parts, torch.tensor([1000]), 10_000_000, LR)
+        IdleAdam().catch_up(parts, torch.tensor([1000]), 10_000_000, LR)
         assert parts[1:].count_nonzero() == 0
         assert math.isfinite(float(parts[0]))
 
@@ -121,10 +121,10 @@ def test_moments_fade_as_adam_fades_them_to_zero() -> None:
 def test_a_row_that_is_not_idle_or_was_never_touched_does_not_move() -> None:
     parts = torch.rand(3, 4, 2)
     before = parts.clone()
-    IdleAdam(torch.device("cpu")).catch_up(parts, torch.full((4,), 77), 77, LR)
+    IdleAdam().catch_up(parts, torch.full((4,), 77), 77, LR)
     assert torch.equal(parts, before)
     parts = torch.zeros(3, 4, 2)
-    IdleAdam(torch.device("cpu")).catch_up(parts, torch.full((4,), MAX_SINGLE_STEP), 5000, LR)
+    IdleAdam().catch_up(parts, torch.full((4,), MAX_SINGLE_STEP), 5000, LR)
     assert parts.count_nonzero() == 0
 
 

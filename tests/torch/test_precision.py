@@ -9,63 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Model, Training
-from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.engines.precision import (
     OptimizerSteps,
-    Products,
     build_optimizer,
     tf32_allowed,
 )
-from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.model import NeuMF, initial_model
-from hpcncf.ncf.step_clock import StepClock
-
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_factors_are_rounded_and_sums_are_not(half: str) -> None:
-    """4,097 ones: float16 counts by twos from 2,048 on, bfloat16 from 256 on."""
-    ones, products = torch.ones(1, 4097), Products(half)
-    assert products.multiply(ones, ones.T).item() == 4097
-    third = torch.full((1, 1), 1 / 3)
-    rounded = third.to(getattr(torch, half)).float()
-    assert products.multiply(third, torch.ones(1, 1)).item() == rounded.item() != third.item()
-    total = torch.ones(1, 1)
-    products.accumulate(total, ones, ones.T)
-    assert total.item() == products.multiply_add(torch.ones(1), ones, ones.T).item() == 4098
-
-
-def rowwise(data: Prepared, half: str, batch: int, device: str = "cpu") -> Rowwise:
-    """After an epoch."""
-    training = Training(engine="rowwise", precision=half, global_batch_size=batch)
-    schedule, place = Schedule(1501, batch), torch.device(device)
-    start = initial_model(data.manifest, Model(), 1).to(place)
-    engine = Rowwise(start, training, place, StepClock(1, schedule.steps))
-    batches = engine.batches(Loader(data, training, schedule), 0, range(schedule.steps))
-    for step in range(schedule.steps):
-        engine.step(batches, 5 * schedule.positives(step))
-    engine.settle()
-    return engine
-
-
-@pytest.mark.parametrize("half", ["bfloat16", "float16"])
-@pytest.mark.parametrize("batch", [50, 1501])
-def test_a_rowwise_step_in_halves_is_near_that_in_float32_and_is_not_it(
-    data: Prepared, half: str, batch: int
-) -> None:
-    """Also of 7,505 instances at once, each of which counts for so little that float16 would lose
-    it, were it not divided behind the products."""
-    torch.set_num_threads(1)
-    ours, theirs = rowwise(data, half, batch), rowwise(data, "float32", batch)
-    assert float(ours.loss) == pytest.approx(float(theirs.loss), rel=2e-3)
-    assert not torch.equal(ours.model.predict_layer.weight, theirs.model.predict_layer.weight)
-    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
-        assert one.dtype == torch.float32
-        assert (one - other).square().mean().sqrt() < 2e-3
+from hpcncf.ncf.model import NeuMF
 
 
 def steps(**settings: Any) -> tuple[OptimizerSteps, nn.Parameter]:
@@ -100,14 +50,6 @@ def test_tf32_is_allowed_on_a_gpu_only_while_it_trains(device: str, within: str)
     with tf32_allowed(Training(tf32=True), torch.device(device)):
         assert torch.get_float32_matmul_precision() == within
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-@pytest.mark.gpu
-@gpu
-@pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_a_gpus_halves_are_as_near(data: Prepared, half: str) -> None:
-    ours, theirs = rowwise(data, half, 50, "cuda"), rowwise(data, "float32", 50)
-    assert float(ours.loss) == pytest.approx(float(theirs.loss), rel=2e-3)
 
 
 def stepped(times: int = 3, **settings: Any) -> tuple[NeuMF, Any]:

@@ -23,7 +23,7 @@ from hpcncf.job.validate import (
 )
 
 GPU = Resources(gpus_per_node=1)
-GRAPH = "engine=rowwise loader=device cuda_graph=true"
+GRAPH = "cuda_graph=true"
 PAIR = methodcaller("partition", "=")
 SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
 
@@ -61,6 +61,7 @@ def settings(text: str) -> tuple[Resources, Training]:
         ("sync=rows", "Use engine rowwise"),
         ("engine=native loader=batched", "the same instances"),
         ("gpus_per_node=1 engine=native", "native runs on CPUs"),
+        ("gpus_per_node=1 engine=rowwise", "rowwise runs on CPUs"),
         ("weight_decay=0.1 engine=native", "every row in every step"),
         ("optimizer=sgd sparse=true engine=rowwise", "whole tables"),
         ("adam=fused engine=rowwise", "engine rowwise"),
@@ -69,17 +70,17 @@ def settings(text: str) -> tuple[Resources, Training]:
         ("optimizer=lazy_adam", "sparse: true"),
         ("tasks_per_node=2 gpus_per_node=2 optimizer=lazy_adam sparse=true", "dense gradients"),
         ("accumulate=2 engine=rowwise", "mathematically the same"),
-        ("engine=native compile=inductor", "already compiled"),
+        ("engine=native compile=inductor", "no torch module"),
+        ("engine=rowwise compile=reduce-overhead", "no torch module"),
         ("engine=native precision=bfloat16", "float32"),
+        ("engine=rowwise precision=float16", "float32"),
         ("engine=native tf32=true", "runs on CPUs"),
         (GRAPH, "trains on a CPU"),
-        ("gpus_per_node=1 engine=rowwise cuda_graph=true", "Use loader device"),
-        ("gpus_per_node=1 loader=device cuda_graph=true", "the same memory"),
+        (f"gpus_per_node=1 {GRAPH} compile=inductor", "Use compile: reduce-overhead"),
+        (f"gpus_per_node=1 {GRAPH} optimizer=sgd sparse=true", "sparse gradients"),
+        (f"gpus_per_node=2 {GRAPH} parallel=data_parallel", "copies the module"),
         (f"gpus_per_node=1 {GRAPH} profile=torch", "without their operations"),
-        (f"tasks_per_node=2 gpus_per_node=2 sync=rows {GRAPH}", "cannot contain"),
-        ("engine=rowwise compile=torchscript", "Use compile inductor"),
-        ("tasks_per_node=2 engine=rowwise sync=rows compile=inductor", "middle of a step"),
-        ("engine=rowwise precision=float16", "on a CPU"),
+        (f"tasks_per_node=2 gpus_per_node=2 {GRAPH}", "middle of a graph"),
         ("optimizer=lazy_adam sparse=true precision=float16", "two torch optimizers"),
         ("nodes=2 sync=local_sgd precision=float16", "other ranks take"),
         ("gpus_per_node=1 precision=bfloat16 tf32=true", "float32 products"),
@@ -99,7 +100,7 @@ def settings(text: str) -> tuple[Resources, Training]:
         ("optimizer=sgd weight_decay=0.01", None),
         ("optimizer=sgd sparse=true", None),
         ("optimizer=lazy_adam sparse=true", None),
-        ("engine=rowwise compile=inductor", None),
+        ("compile=reduce-overhead", None),
         ("precision=float16", None),
         ("tf32=true", None),
         ("engine=rowwise", None),
@@ -109,8 +110,8 @@ def settings(text: str) -> tuple[Resources, Training]:
         ("optimizer=lazy_adam engine=native", None),
         ("optimizer=sgd engine=native", None),
         (f"gpus_per_node=1 {GRAPH}", None),
-        (f"gpus_per_node=1 {GRAPH} compile=inductor precision=float16", None),
-        (f"gpus_per_node=1 {GRAPH} optimizer=lazy_adam tf32=true", None),
+        (f"gpus_per_node=1 {GRAPH} loader=device precision=float16", None),
+        (f"gpus_per_node=1 {GRAPH} adam=fused accumulate=4", None),
     ],
 )
 def test_conflicting_settings_are_refused_with_the_reason(text: str, word: str | None) -> None:

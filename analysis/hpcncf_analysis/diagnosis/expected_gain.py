@@ -15,7 +15,7 @@ from hpcncf_analysis.diagnosis.evidence import Evidence, Gain
 OVERRULED: Final[Mapping[str, tuple[str, ...]]] = {
     "training.loader": LOADER_SETTINGS,
     "training.num_workers": WORKER_SETTINGS,
-    "training.engine": ("adam", "sparse", "compile", "precision", *REFERENCE_ONLY),
+    "training.engine": ("adam", "sparse", "compile", "cuda_graph", "precision", *REFERENCE_ONLY),
 }
 
 

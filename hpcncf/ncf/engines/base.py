@@ -22,11 +22,9 @@ from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import (
     MESSAGE_CAPACITY,
     CountedTransport,
-    DeviceTransport,
     Transport,
     open_transport,
     row_message_capacity,
-    uses_nccl,
 )
 
 
@@ -85,7 +83,7 @@ class EngineInputs:
     sizes: Model
     schedule: Schedule
     threads: int
-    transport: Transport | DeviceTransport | None = None
+    transport: Transport | None = None
     """To the other ranks, if they exchange rows."""
 
 
@@ -94,20 +92,17 @@ def with_transport(
     model: NeuMF,
     training: Training,
     place: Place,
-    device: torch.device,
     clock: StepClock,
 ) -> EngineInputs:
     """Adds a transport if the ranks exchange rows; all ranks must call it."""
     if training.engine == "reference" or place.world_size == 1:
         return inputs
-    if uses_nccl(device):
-        return replace(inputs, transport=DeviceTransport(clock.sent))
     size = (
         MESSAGE_CAPACITY
         if training.sync == "local_sgd"
         else _message_capacity(inputs, model, training)
     )
-    return replace(inputs, transport=CountedTransport(open_transport(place, size, device), clock))
+    return replace(inputs, transport=CountedTransport(open_transport(place, size), clock))
 
 
 def _message_capacity(inputs: EngineInputs, model: NeuMF, training: Training) -> int:
@@ -137,12 +132,11 @@ def build_engine(
         from hpcncf.ncf.engines.native import Native
 
         assert inputs is not None
-        assert not isinstance(inputs.transport, DeviceTransport)
         return Native(
             *(model, inputs.data, inputs.sizes, training, inputs.schedule, inputs.threads, clock),
             transport=inputs.transport,
         )
     if training.engine == "rowwise":
         transport = inputs.transport if inputs else None
-        return Rowwise(model, training, device, clock, transport)
+        return Rowwise(model, training, clock, transport)
     return Reference(model, training, world_size, device, clock)

@@ -1,4 +1,4 @@
-"""Precision of products, loss scaling, and torch's optimizers."""
+"""Precision of products, loss scaling, and torch's optimizers in engine reference."""
 
 from __future__ import annotations
 
@@ -11,43 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
-from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf.model import NeuMF
 
-# With float16 or bfloat16 the factors are rounded to it. Engine rowwise then divides the errors, at
-# most 1 each, by the batch's instances after the products: so they are not too small for float16,
-# no loss is scaled, and no step skipped.
-
 HALF_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class Products:
-    """Products of float32 matrices, or of float64 ones if nothing is rounded."""
-
-    def __init__(self, precision: str) -> None:
-        self._half = HALF_DTYPES.get(precision)
-        self.rounds = self._half is not None
-
-    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
-        if self._half is None:
-            return torch.mm(left, right)
-        left, right = left.to(self._half), right.to(self._half)
-        if left.device.type == "cpu":  # no product of halves with a float32 result
-            return torch.mm(left.float(), right.float())
-        return torch.mm(left, right, out_dtype=torch.float32)
-
-    def multiply_add(self, bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        if self._half is None:
-            return torch.addmm(bias, left, right)
-        return self.multiply(left, right).add_(bias)
-
-    def accumulate(self, total: Tensor, left: Tensor, right: Tensor) -> None:
-        """To `total`, in place."""
-        if self._half is None:
-            total.addmm_(left, right)
-        else:
-            total.add_(self.multiply(left, right))
 
 
 class TorchLazyAdam:
@@ -121,20 +88,6 @@ def optimizer_moments(optimizer: Optimizer | TorchLazyAdam) -> list[Tensor]:
 
 FIRST_WITH_TF32: Final = (8, 0)
 """Compute capability of NVIDIA's Ampere."""
-FIRST_WITH_WIDE_SUMS: Final = (2, 8)
-"""First torch version in which a product of halves on a GPU may give float32."""
-
-
-def check_precision(training: Training, device: torch.device) -> None:
-    """Raises HpcncfError if this version of torch cannot compute with the precision."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    halves = training.engine == "rowwise" and training.precision != "float32"
-    if halves and device.type == "cuda" and version < FIRST_WITH_WIDE_SUMS:
-        raise HpcncfError(
-            f"training.precision {training.precision} with engine rowwise needs torch 2.8 or later,"
-            f" whose products of halves have float32 sums; this is {torch.__version__}: use "
-            "float32, or tf32: true"
-        )
 
 
 @contextmanager

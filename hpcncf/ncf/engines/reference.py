@@ -104,6 +104,21 @@ INDUCTOR_OPTIONS: dict[str, Any] = {
     # The masks of torch's own dropout, not the compiler's.
     "fallback_random": True,
 }
+# What torch.compile's mode of that name sets; it takes a mode or options, not both.
+REDUCE_OVERHEAD: dict[str, Any] = {"triton.cudagraphs": True}
+
+
+class ModelCall(nn.Module):
+    """The model as a module of its own: `make_graphed_callables` replaces this module's `forward`,
+    and the model's stays for batches of another size and for the evaluation."""
+
+    def __init__(self, model: NeuMF) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
+        logits: Tensor = self.model(users, items, context)
+        return logits
 
 
 class CompiledForward(nn.Module):
@@ -113,11 +128,22 @@ class CompiledForward(nn.Module):
         super().__init__()
         self.model = model
         self._device, self._half = device, HALF_DTYPES.get(training.precision)
+        self._graphs = training.cuda_graph
         self._least = min_instances(training, world_size)
         # In a tuple: as a module of this one it would own the model's parameters once more.
         self._compiled: tuple[Any, ...] = ()
+        self._fits: Callable[[int], bool] = lambda instances: instances >= self._least
+        if training.cuda_graph:
+            # A graph repeats its operations on tensors of one size.
+            self._fits = lambda instances: instances == self._least
+            self._compiled = (self._graphed(),)
+            return
         if training.compile == "inductor":
             self._compiled = (torch.compile(model, dynamic=True, options=INDUCTOR_OPTIONS),)
+        elif training.compile == "reduce-overhead":
+            # Not dynamic: torch would capture a graph for each size, and sizes differ by a row.
+            options = INDUCTOR_OPTIONS | REDUCE_OVERHEAD
+            self._compiled = (torch.compile(model, dynamic=False, options=options),)
         elif training.compile == "torchscript":
             with warnings.catch_warnings():
                 # torch calls TorchScript deprecated; who asks for it by name wants to see it.
@@ -128,25 +154,40 @@ class CompiledForward(nn.Module):
 
     def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
         run = self.model
-        # An epoch's last batch is smaller: inductor would compile for it anew, for seconds.
-        if self._compiled and len(users) >= self._least:
+        # An epoch's last batch is smaller: inductor would compile it again, for seconds.
+        if self._compiled and self._fits(len(users)):
             run = self._compiled[0]
         if self._half is None:
             logits: Tensor = run(users, items, context)
             return logits
-        with torch.autocast(self._device, self._half):
+        with self._autocast():
             logits = run(users, items, context)
         return logits.float()
 
-    def _warm_up(self, training: Training) -> None:
-        """Raises HpcncfError if the compiler is missing or fails."""
-        # Two tensors: inductor would compile anew for items that are not the users.
+    def _autocast(self) -> torch.autocast:
+        # A cached copy of a weight would be freed after the step, and a graph would read it again.
+        return torch.autocast(
+            self._device, self._half, enabled=self._half is not None, cache_enabled=not self._graphs
+        )
+
+    def _samples(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs of the smallest whole size."""
+        # Two tensors: inductor would compile again for items that are not the users.
         users, items = (
             torch.zeros(self._least, dtype=torch.int64, device=self._device) for _ in range(2)
         )
-        context = torch.zeros(self._least, self.model.columns, device=self._device)
+        return users, items, torch.zeros(self._least, self.model.columns, device=self._device)
+
+    def _graphed(self) -> Any:
+        """Forward and backward of a whole part as CUDA graphs. Not yet measured on a GPU."""
+        with self._autocast():
+            return torch.cuda.make_graphed_callables(ModelCall(self.model), self._samples())
+
+    def _warm_up(self, training: Training) -> None:
+        """Raises HpcncfError if the compiler is missing or fails."""
+        users, items, context = self._samples()
         try:
-            # As in training: torch.compile would compile anew if TensorFloat-32 is allowed later.
+            # As in training: torch.compile would compile again if TensorFloat-32 is allowed later.
             allowed = precision.tf32_allowed(training, torch.device(self._device))
             # Of the device it trains on: to ask all would begin a context on each GPU of the node.
             mine = [torch.cuda.current_device()] if self._device == "cuda" else []
@@ -164,33 +205,16 @@ def min_instances(training: Training, world_size: int) -> int:
     return max(1, positives * (1 + training.negatives) // training.accumulate)
 
 
-class CompiledStep:
-    """A step by torch.compile, for tensors of one size each."""
-
-    def __init__(self, step: Callable[..., None], training: Training) -> None:
-        self._step = torch.compile(step, dynamic=False, options=INDUCTOR_OPTIONS)
-        self._training, self._compiled = training, False
-
-    def __call__(self, *tensors: Tensor) -> None:
-        """Raises HpcncfError at the first call if the compiler is missing or fails."""
-        try:
-            self._step(*tensors)
-        except RuntimeError as error:
-            if self._compiled:  # this step's own
-                raise
-            raise HpcncfError(_describe_failure(self._training, error)) from error
-        self._compiled = True
-
-
 def _describe_failure(training: Training, error: RuntimeError) -> str:
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    advice = {
-        "inductor": "torch.compile needs a C++ compiler on the node (g++, or the one that CXX "
-        "names), and on a GPU Triton, a C compiler (CC) and Python's headers. Load their modules "
-        "in the site's setup lines, or use compile: none",
-        "torchscript": "Use compile: none",
-    }
-    return f"training.compile {training.compile}: {reason}. {advice[training.compile]}"
+    advice = (
+        "Use compile: none"
+        if training.compile == "torchscript"
+        else "torch.compile needs a C++ compiler on the node (g++, or the one that CXX names), and "
+        "on a GPU Triton, a C compiler (CC) and Python's headers. Load their modules in the site's "
+        "setup lines, or use compile: none"
+    )
+    return f"training.compile {training.compile}: {reason}. {advice}"
 
 
 # The loss is the sum over this rank's instances, scaled so that DDP's mean over ranks is the mean

@@ -1,13 +1,12 @@
 """Engine rowwise: one table, and updates of only the rows that a batch reads.
 
-A row holds an MF part and an MLP part, users first, then items. On CUDA the host queues steps and
-does not wait for them (docs/engines.md lists the exceptions). A whole batch's step may be compiled
-or captured as a CUDA graph. Not yet run on a GPU.
+A row holds an MF part and an MLP part, users first, then items. It runs on CPUs: a GPU is served by
+engine reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,23 +14,13 @@ from torch import Tensor, nn
 
 from hpcncf.data.prepared import Prepared
 from hpcncf.job.spec import Training
-from hpcncf.ncf.batches import copied_to_device
-from hpcncf.ncf.engines.cuda_graph import FixedSizeStep
-from hpcncf.ncf.engines.precision import Products
+from hpcncf.ncf.batches import BatchRows
 from hpcncf.ncf.engines.row_optimizers import ROW_OPTIMIZERS, DenseLayers, RowTable, StepCounter
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import (
-    DeviceTransport,
-    PaddedExchange,
-    RowExchange,
-    Transport,
-    average_engine,
-    unique_ids,
-    unique_ids_padded,
-)
+from hpcncf.ncf.sync import RowExchange, Transport, average_engine
 
 
 class GroupedNetwork:
@@ -42,8 +31,7 @@ class GroupedNetwork:
     arithmetic. It reads the parameters of the layers and adds to their gradients.
     """
 
-    def __init__(self, model: NeuMF, precision: str) -> None:
-        self._products = Products(precision)
+    def __init__(self, model: NeuMF) -> None:
         self._linear = [each for each in model.MLP_layers if isinstance(each, nn.Linear)]
         self._predict = model.predict_layer
         self._mf, self._mlp = (table.embedding_dim for table in model.tables()[::2])
@@ -61,12 +49,12 @@ class GroupedNetwork:
         self._mlp_item = mlp[groups:]
         self._shared = torch.cat([mlp[:groups], context], dim=1)
         first = self._linear[0]
-        shared = self._products.multiply_add(first.bias, self._shared, self._of_shared().T)
-        values = self._products.multiply(self._mlp_item, self._of_item(first.weight).T)
+        shared = torch.addmm(first.bias, self._shared, self._of_shared().T)
+        values = torch.mm(self._mlp_item, self._of_item(first.weight).T)
         values.view(groups, each, -1).add_(shared[:, None])
         self._hidden = [self._activated(values)]
         for layer in self._linear[1:]:
-            values = self._products.multiply_add(layer.bias, self._hidden[-1][0], layer.weight.T)
+            values = torch.addmm(layer.bias, self._hidden[-1][0], layer.weight.T)
             self._hidden.append(self._activated(values))
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
         self._gmf = self._mf_user * self._mf_item
@@ -80,8 +68,7 @@ class GroupedNetwork:
     def backward(self, instances: int) -> Tensor:
         """Gradients of the last loss divided by `instances`: returns those of its rows, and adds
         those of the layers to their `grad`, which must be zero."""
-        late = self._products.rounds
-        wrong = self._wrong if late else self._wrong.div_(instances)
+        wrong = self._wrong.div_(instances)
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
         to_mf, to_hidden = self._of_mf_and_hidden(_gradient(self._predict.weight)[0])
         to_mf.addmv_(self._gmf.view(-1, self._mf).T, wrong)
@@ -90,36 +77,28 @@ class GroupedNetwork:
         flowing = self._through(torch.outer(wrong, of_hidden), -1)
         for at in range(len(self._linear) - 1, 0, -1):
             layer = self._linear[at]
-            self._products.accumulate(_gradient(layer.weight), flowing.T, self._hidden[at - 1][0])
+            _gradient(layer.weight).addmm_(flowing.T, self._hidden[at - 1][0])
             _gradient(layer.bias).add_(flowing.sum(dim=0))
-            flowing = self._through(self._products.multiply(flowing, layer.weight), at - 1)
+            flowing = self._through(torch.mm(flowing, layer.weight), at - 1)
         user, item = self._first_layer(flowing)
         gmf = wrong.view(*self._mf_item.shape[:2], 1) * of_mf
         mf_user, mf_item = (gmf * self._mf_item).sum(dim=1), gmf * self._mf_user
         of_users = torch.cat([mf_user, user], dim=1)
         of_items = torch.cat([mf_item.view(-1, self._mf), item], dim=1)
-        of_rows = torch.cat([of_users, of_items])
-        if late:
-            of_rows.div_(instances)
-            for layer in (*self._linear, self._predict):
-                _gradient(layer.weight).div_(instances)
-                _gradient(layer.bias).div_(instances)
-        return of_rows
+        return torch.cat([of_users, of_items])
 
     def _first_layer(self, flowing: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of the users' and of the items' MLP parts."""
         first = self._linear[0]
         of_group = flowing.view(*self._mf_item.shape[:2], -1).sum(dim=1)
-        gradient, to_shared = (
-            _gradient(first.weight),
-            self._products.multiply(of_group.T, self._shared),
-        )
-        self._products.accumulate(self._of_item(gradient), flowing.T, self._mlp_item)
+        gradient = _gradient(first.weight)
+        to_shared = torch.mm(of_group.T, self._shared)
+        self._of_item(gradient).addmm_(flowing.T, self._mlp_item)
         gradient[:, : self._mlp] += to_shared[:, : self._mlp]
         gradient[:, 2 * self._mlp :] += to_shared[:, self._mlp :]
         _gradient(first.bias).add_(of_group.sum(dim=0))
-        user = self._products.multiply(of_group, first.weight[:, : self._mlp])
-        return user, self._products.multiply(flowing, self._of_item(first.weight))
+        user = torch.mm(of_group, first.weight[:, : self._mlp])
+        return user, torch.mm(flowing, self._of_item(first.weight))
 
     def _activated(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """ReLU and dropout; also the dropout factors, drawn as torch's own dropout draws them."""
@@ -160,71 +139,41 @@ class Rowwise:
         self,
         model: NeuMF,
         training: Training,
-        device: torch.device,
         clock: StepClock,
-        transport: Transport | DeviceTransport | None = None,
-        padded: bool | None = None,
+        transport: Transport | None = None,
     ) -> None:
-        """`transport`: to the other ranks, used as `training.sync` says. `padded`: each step reads
-        the maximum number of rows, so that no host waits for their number. None: on a GPU, unless
-        the messages pass through host memory, which waits in any case."""
+        """`transport`: to the other ranks, used as `training.sync` says."""
         self.model, self.clock = model, clock
-        self._training, self._device = training, device
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._users, start = model.MF_Embedding_User.num_embeddings, merge_tables(model)
-        fixed = training.cuda_graph or training.compile == "inductor"
-        self._counter = StepCounter(training.lr, start if fixed else None)
-        self._rows: RowTable = ROW_OPTIMIZERS[training.optimizer](start, self._counter)
+        self.loss = torch.zeros((), dtype=torch.float64)
+        self._users = model.MF_Embedding_User.num_embeddings
+        self._counter = StepCounter(training.lr)
+        self._rows: RowTable = ROW_OPTIMIZERS[training.optimizer](
+            merge_tables(model), self._counter
+        )
         view_tables(model, self._rows.values)
         self._layers = DenseLayers(model, training, self._counter)
-        self._grouped = GroupedNetwork(model, training.precision)
+        self._grouped = GroupedNetwork(model)
         self._transport = transport
-        self._exchange = self._build_exchange(transport) if training.sync != "local_sgd" else None
-        if padded is None:
-            alone = device.type != "cpu" and transport is None
-            padded = alone or isinstance(transport, DeviceTransport)
-        self._padded = padded
+        self._exchange: RowExchange | None = None
+        if transport and training.sync != "local_sgd":
+            width = self._rows.values.shape[1]
+            self._exchange = RowExchange(transport, len(self._layers.gradient), width)
         self._touched: list[Tensor] = []
-        self._fixed = FixedSizeStep(self._step, self._counter, training, device) if fixed else None
 
-    def batches(
-        self, loader: Loader, epoch: int, steps: range
-    ) -> Iterator[Sequence[Tensor] | None]:
-        """Yields None for a whole batch, which a captured step reads from the window."""
-        if self._fixed and self._training.cuda_graph:
-            return self._fixed.batches(loader.resident, epoch, steps)
-        return copied_to_device(loader.rows(epoch, steps), self._training, self._device)
+    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[BatchRows]:
+        return loader.rows(epoch, steps)
 
     @torch.no_grad()
     def step(
         self,
-        batches: Iterator[Sequence[Tensor] | None],
+        batches: Iterator[BatchRows],
         instances: int,
         most: int = 1,  # noqa: ARG002  one step a call
     ) -> tuple[float, list[int]]:
-        batch = next(batches)
-        waited = self.clock.lap("input")
-        if self._fixed and self._fixed.accepts(batch):
-            self._fixed.run(batch)
-            self.clock.lap("forward")
-            return waited, [instances]  # there is one rank
-        if batch is None:
-            assert self._fixed
-            batch = self._fixed.next_batch()
-        self._take(batch, instances, self.clock.lap)
-        return waited, [batch[1].numel()]
-
-    def _step(self, users: Tensor, items: Tensor, context: Tensor) -> None:
-        """A step without phases, to compile or capture."""
-        self._take((users, items, context), items.numel(), lambda _: None)
-
-    def _take(self, batch: Sequence[Tensor], instances: int, lap: Callable[[str], object]) -> None:
-        users, items, context = batch
+        users, items, context = next(batches)
+        waited, lap = self.clock.lap("input"), self.clock.lap
         all_ids = torch.cat([users, (items + self._users).reshape(-1)])
-        if self._padded or self._counter.on_device:
-            ids, where = unique_ids_padded(all_ids, len(self._rows.values))
-        else:
-            ids, where = unique_ids(all_ids)
+        ids, where = torch.unique(all_ids, return_inverse=True)
         read = self._rows.read(ids)
         gradient = torch.zeros_like(read)
         if len(users):  # a rank may have no row in an epoch's last step
@@ -242,16 +191,7 @@ class Rowwise:
         self._rows.update(gradient)
         self._layers.update()
         lap("optimizer")
-
-    def _build_exchange(
-        self, transport: Transport | DeviceTransport | None
-    ) -> RowExchange | PaddedExchange | None:
-        if isinstance(transport, DeviceTransport):
-            positives = -(-self._training.batch_over_ranks(transport.ranks) // transport.ranks)
-            most = positives * (2 + self._training.negatives)
-            return PaddedExchange(transport, most, len(self._rows.values))
-        sizes = len(self._layers.gradient), self._rows.values.shape[1]
-        return RowExchange(transport, *sizes) if transport else None
+        return waited, [items.numel()]
 
     @torch.no_grad()
     def average(self) -> None:
@@ -261,7 +201,7 @@ class Rowwise:
     def touched_rows(self) -> Tensor:
         ids: Tensor = torch.unique(torch.cat(self._touched))
         self._touched.clear()
-        return ids[ids < len(self._rows.values)]  # without the padding
+        return ids
 
     def read_state(self, ids: Tensor) -> Tensor:
         return torch.cat([self._layers.parts.reshape(-1), self._rows.read_state(ids).reshape(-1)])
