@@ -14,7 +14,7 @@ from hpcncf.worker.__main__ import add_setting_argument
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
     from hpcncf.job.spec import JobSpec
-    from hpcncf.launch.retry import Change
+    from hpcncf.launch.retry import RequestChange
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.preflight import Limits
 
@@ -94,7 +94,7 @@ def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[
     return plan, {run for change, runs in changes.items() if change.why_not for run in runs}
 
 
-def _describe_change(change: Change, number: int) -> str:
+def _describe_change(change: RequestChange, number: int) -> str:
     runs = plural(number, "run")
     out_of, unit = {"mem_gb": ("memory", "GB"), "timeout_min": ("time", "min")}[change.key]
     had = f"{runs} out of {out_of} with {change.before:g} {unit}"

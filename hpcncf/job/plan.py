@@ -19,10 +19,10 @@ from hpcncf.job.spec import (
     PAPER_DATASETS,
     PAPER_STD,
     Data,
+    GridPoint,
     JobSpec,
     Model,
     Parameters,
-    Point,
     Program,
     Remedies,
     Resources,
@@ -235,7 +235,7 @@ def _build_run(
     plain = apply_point(job, changes)
     where = "".join(f" {key}={_spell(value)}" for key, value in changes.items()) or " the base"
     where = f"grid point{where}"
-    point = validate_settings(Point, plain, where)
+    point = validate_settings(GridPoint, plain, where)
     resources, data, model, training = point.resources, point.data, point.model, point.training
     program = job.workload if isinstance(job.workload, Program) else None
     reasons = find_conflicts(resources, None if program else training, model)

@@ -734,7 +734,7 @@ class JobSpec(Settings):
         return self
 
 
-class Point(Settings):
+class GridPoint(Settings):
     """The settings of one combination."""
 
     parameters: Parameters
@@ -746,8 +746,8 @@ class Point(Settings):
 
 
 def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's settings as plain data of a Point, with dotted `changes` applied, not validated."""
-    plain = base.model_dump(mode="json", include=set(Point.model_fields))
+    """The job's settings as plain data of a GridPoint, dotted `changes` applied, not validated."""
+    plain = base.model_dump(mode="json", include=set(GridPoint.model_fields))
     for dotted, value in changes.items():
         section, key = dotted.split(".")
         plain[section][key] = value

@@ -27,7 +27,7 @@ MOST: Final = 8
 
 
 @dataclass(frozen=True)
-class Change:
+class RequestChange:
     """Request of one or several runs, before and after."""
 
     key: Key
@@ -40,12 +40,12 @@ class Change:
 
 def escalate(
     paths: ResultPaths, job: JobSpec, refusal: Callable[[Resources], str | None]
-) -> tuple[Plan, Mapping[Change, list[str]]]:
+) -> tuple[Plan, Mapping[RequestChange, list[str]]]:
     """Double the request of runs that ran out; returns the new plan and the runs of each change.
 
     `refusal` returns why the cluster would not take some resources.
     """
-    changes: dict[Change, list[str]] = {}
+    changes: dict[RequestChange, list[str]] = {}
     updates: dict[str, dict[str, float]] = {}
     with writing(paths.folder), locked(paths):
         plan = read_plan(paths)
@@ -84,7 +84,7 @@ def ran_out_of(state: RunState) -> Key | None:
 
 def enlarged(
     run: Run, key: Key, job: JobSpec, refusal: Callable[[Resources], str | None]
-) -> Change:
+) -> RequestChange:
     """Twice the request, or why not."""
     in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
@@ -95,7 +95,7 @@ def enlarged(
         why_not = f"site {job.site} asks Slurm for no memory (its memory)"
     else:
         why_not = refusal(run.resources.model_copy(update={key: after})) or ""
-    return Change(key, before, before if why_not else after, why_not)
+    return RequestChange(key, before, before if why_not else after, why_not)
 
 
 def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:

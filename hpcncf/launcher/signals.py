@@ -24,7 +24,7 @@ NOT_PUT_BACK: Final = "; not put back into the queue: "
 
 
 @dataclass(frozen=True)
-class Decision:
+class RequeueDecision:
     """Whether a job that has to stop is put back into the queue."""
 
     job_id: str | None
@@ -45,7 +45,7 @@ def _in_slurm(env: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in env and launched_by(env) not in ("local", "debug")
 
 
-def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> Decision:
+def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> RequeueDecision:
     """`allowed`: how often the job may be put back in all.
 
     Slurm sends SIGTERM to a cancelled job, which has to end. A preempted job gets the same signal,
@@ -53,17 +53,17 @@ def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> De
     """
     job_id = slurm_job_id(env)
     if job_id is None or not _in_slurm(env):
-        return Decision(None, "")
+        return RequeueDecision(None, "")
     if signum != signal.SIGUSR2 and not (signum == signal.SIGTERM and preempted(job_id)):
-        return Decision(None, "")
+        return RequeueDecision(None, "")
     starts = restart(env) or 0
     if starts >= allowed:
         so_far = f"was put back {starts} times already, " if starts else ""
-        return Decision(None, f"{NOT_PUT_BACK}{so_far}resources.requeues {allowed}")
+        return RequeueDecision(None, f"{NOT_PUT_BACK}{so_far}resources.requeues {allowed}")
     if shutil.which("scontrol") is None:
-        return Decision(None, f"{NOT_PUT_BACK}there is no scontrol on this node")
+        return RequeueDecision(None, f"{NOT_PUT_BACK}there is no scontrol on this node")
     description = f"; put back into the queue, time {starts + 1} of {allowed}"
-    return Decision(None if BY_TASK in env else job_id, description)
+    return RequeueDecision(None if BY_TASK in env else job_id, description)
 
 
 def restart(env: Mapping[str, str] = os.environ) -> int | None:

@@ -212,7 +212,7 @@ class Pressure:
 
 
 @dataclass(frozen=True)
-class Counters:
+class CgroupCounters:
     """The counters at one moment, of this process's cgroup and all above it."""
 
     throttled_s: dict[Path, float] = field(default_factory=dict)
@@ -220,11 +220,11 @@ class Counters:
     io_s: float | None = None
 
 
-def read_counters(root: Path = ROOT) -> Counters:
-    return Counters(_throttled_s(root), _pressure_s("memory", root), _pressure_s("io", root))
+def read_counters(root: Path = ROOT) -> CgroupCounters:
+    return CgroupCounters(_throttled_s(root), _pressure_s("memory", root), _pressure_s("io", root))
 
 
-def pressure_between(before: Counters, after: Counters) -> Pressure:
+def pressure_between(before: CgroupCounters, after: CgroupCounters) -> Pressure:
     """Difference of two readings; a cgroup that is in one of them only does not count."""
 
     def added(first: float | None, last: float | None) -> float | None:

@@ -29,7 +29,7 @@ from hpcncf.monitor.cgroup import (
 )
 from hpcncf.monitor.gpu import gpus_of_run
 from hpcncf.monitor.memory_growth import steady
-from hpcncf.monitor.node import Node, network_link_mib_s, nodes
+from hpcncf.monitor.node import NodeSampler, network_link_mib_s, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
 from hpcncf.monitor.windows import Clock, Window, Windows
@@ -237,7 +237,7 @@ class Monitor:
         self._node_file = node_file
         self._node_cpus = node_cpus
         self._siblings = siblings
-        self._node: Node | None = None
+        self._node: NodeSampler | None = None
         self._node_started_at = self._clock.started_at
         self._windows = Windows(interval_s)
         self._write_at_s = WRITE_EVERY_S
@@ -249,7 +249,7 @@ class Monitor:
         self._highest.peak.add(0.0, 0.0)
         if self._node_file is not None:
             self._node_started_at = utc_now()
-            self._node = Node(self._tree, self._node_cpus, self._siblings)
+            self._node = NodeSampler(self._tree, self._node_cpus, self._siblings)
         self._sample()
         self._thread.start()
 

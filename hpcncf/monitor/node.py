@@ -78,7 +78,7 @@ SECTOR_MIB = 512 / 2**20
 
 
 @dataclass(frozen=True)
-class Counters:
+class NodeCounters:
     """The node's counters at one moment; all but `memory_used_mib` only grow."""
 
     at_s: float
@@ -90,9 +90,9 @@ class Counters:
     disk_mib: float
 
 
-def read_counters() -> Counters:
+def read_counters() -> NodeCounters:
     at_s = time.monotonic()
-    return Counters(at_s, *cpu_times(), _memory_used_mib(), *_network_mib(), _disk_mib())
+    return NodeCounters(at_s, *cpu_times(), _memory_used_mib(), *_network_mib(), _disk_mib())
 
 
 def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, float]]:
@@ -164,7 +164,7 @@ def _disks() -> frozenset[str]:
 _DISKS = _disks()
 
 
-class Node:
+class NodeSampler:
     """The node seen from one rank: its tree, those of the run's other ranks, and their CPUs."""
 
     def __init__(self, tree: Tree, cpus: list[int] | None = None, siblings: bool = True) -> None:

@@ -39,7 +39,7 @@ class AdamSettings(Structure):
     _fields_ = [(name, c_double) for name in ("lr", "b1", "b2", "eps")]
 
 
-class Settings(Structure):
+class EngineSettings(Structure):
     _fields_ = [
         *((name, c_int) for name in ("gmf", "mlp", "context", "negatives", "depth", "threads")),
         ("widths", c_int * NATIVE_LAYERS),
@@ -50,7 +50,7 @@ class Settings(Structure):
     ]
 
 
-class Data(Structure):
+class EngineData(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("users", "items", "rows", "pairs", "rows_per_block")),
         *((name, c_int64) for name in ("context", "small")),
@@ -115,13 +115,13 @@ def load_library(name: str | None = None) -> ctypes.CDLL:
 def _declare(library: ctypes.CDLL) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "problem": (ctypes.c_char_p, []),
-        "new": (c_void_p, [POINTER(Settings), POINTER(Data), c_int]),
+        "new": (c_void_p, [POINTER(EngineSettings), POINTER(EngineData), c_int]),
         "free": (None, [c_void_p]),
         "step": (
             c_int,
             [c_void_p, POINTER(Span), c_int, c_double, POINTER(c_double), POINTER(c_double)],
         ),
-        "capacity": (c_int64, [POINTER(Settings), c_int]),
+        "capacity": (c_int64, [POINTER(EngineSettings), c_int]),
         "gradients": (
             c_int,
             [

@@ -38,7 +38,7 @@ AGREE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
-class Decision:
+class StepDecision:
     """All ranks save after this step, and stop if there was a signal."""
 
     signum: int
@@ -65,12 +65,12 @@ class Agreement:
         """Note that a checkpoint was written; all ranks call it after the same step."""
         self._saved_s = time.perf_counter()
 
-    def after_step(self, last: bool) -> Decision | None:
+    def after_step(self, last: bool) -> StepDecision | None:
         """All ranks call it after the same steps. `last`: the last step of an epoch. None: go
         on."""
         if self._alone:
             signum, due = self.stop.signum or 0, self._due()
-            return Decision(signum) if signum or due else None
+            return StepDecision(signum) if signum or due else None
         self._left -= 1
         if self._left > 0 and not last:
             return None
@@ -83,7 +83,7 @@ class Agreement:
         taken = self._every - self._left  # fewer than planned at an epoch's end
         self._every = self._left = steps_until_next(taken, passed_s)
         self._asked_s = time.perf_counter()
-        return Decision(int(signum)) if signum or due else None
+        return StepDecision(int(signum)) if signum or due else None
 
     def _due(self) -> bool:
         every_s = self._checkpoint_every_s

@@ -43,7 +43,7 @@ from hpcncf.ncf.checkpoint import (
 )
 from hpcncf.ncf.distributed import (
     Agreement,
-    Decision,
+    StepDecision,
     gather_objects,
     restore_rng,
     rng_state,
@@ -135,7 +135,7 @@ def _check_runnable(
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchProgress:
     """The last `log_every` batches of an epoch, or fewer at its end, on this rank."""
 
     epoch: int
@@ -159,7 +159,7 @@ class Trainer:
         on_epoch: Callable[[Epoch], None] = lambda _: None,
         stop: Request | None = None,
         after_step: Callable[[], None] = lambda: None,
-        on_batches: Callable[[Batches], None] = lambda _: None,
+        on_batches: Callable[[BatchProgress], None] = lambda _: None,
     ) -> None:
         assert run.training is not None
         assert run.model is not None
@@ -310,7 +310,7 @@ class Trainer:
                 loss, now = float(self.engine.loss), time.perf_counter()
                 number = self.instances - logged_instances
                 self.on_batches(
-                    Batches(
+                    BatchProgress(
                         epoch,
                         last + 1,
                         steps,
@@ -374,7 +374,7 @@ class Trainer:
         scored = count_pairs(self.data, candidates)
         return {"evaluation_s": took_s, "evaluation_pairs": scored, **vars(quality)}
 
-    def _save_mid_epoch(self, epoch: int, agreed: Decision) -> None:
+    def _save_mid_epoch(self, epoch: int, agreed: StepDecision) -> None:
         """Save in mid-epoch, and stop if agreed. All ranks call it after the same step."""
         with self.stop.doing("undisturbed"):
             self.partial_epoch.losses = gather_objects(float(self.engine.loss), self.place)

@@ -13,7 +13,7 @@ from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.launcher.environment import Place, end_line, launched_by, print_line, rendezvous
-from hpcncf.launcher.signals import Decision, Held, Stopped, decide
+from hpcncf.launcher.signals import Held, RequeueDecision, Stopped, decide
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.probe.launch import observed
@@ -128,7 +128,7 @@ def _end_stopped(recorder: CommandRecorder, record: RankRecord, stopped: Stopped
         error = {"type": "Stopped", "message": str(stopped), "traceback": ""}
         recorder.leave(record.model_copy(update={"error": error}))
 
-    decision = Decision(None, "")
+    decision = RequeueDecision(None, "")
     if record.rank == 0:
         decision = decide(stopped.signum, recorder.run.resources.requeues)
     write(decision.description)

@@ -30,7 +30,7 @@ from hpcncf.worker.recorder import ProcessRecorder, oneself
 
 if TYPE_CHECKING:
     from hpcncf.ncf.checkpoint import TrainingProgress
-    from hpcncf.ncf.trainer import Batches
+    from hpcncf.ncf.trainer import BatchProgress
 
 
 def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
@@ -210,7 +210,7 @@ def _train(recorded: ProcessRecorder, paths: RunPaths, shares_attempt: bool) -> 
     _still_ours(recorded, paths)
 
 
-def batches_line(batches: Batches, epochs: int) -> str:
+def batches_line(batches: BatchProgress, epochs: int) -> str:
     """`epoch 1/3, batch 200/782: loss 0.4213, 152,331 instances/s`."""
     return (
         f"epoch {batches.epoch + 1}/{epochs}, batch {batches.batch}/{batches.of}: "

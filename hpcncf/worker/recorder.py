@@ -23,7 +23,14 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.launcher.allocation import allocated_cores
 from hpcncf.launcher.environment import Place, hosts, launched_by, slurm_job_id
-from hpcncf.launcher.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
+from hpcncf.launcher.signals import (
+    RequeueDecision,
+    Stopped,
+    StopSignals,
+    decide,
+    graceful,
+    put_back,
+)
 from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import is_same_process, process_start
@@ -263,7 +270,7 @@ class RankRecorder:
             with contextlib.suppress(OSError):  # another was first, or there are no links here
                 self.attempt.first(record.outcome).symlink_to(path.name)
 
-    def requeue_last(self, decision: Decision, within_s: float) -> str:
+    def requeue_last(self, decision: RequeueDecision, within_s: float) -> str:
         """Have the job requeued, if that is the decision; returns why Slurm refused, or nothing.
 
         Slurm then kills the rest of the job: the other ranks' records come first.
@@ -384,7 +391,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
                     error.fate = " before rank 0 had begun an attempt; see rank 0's log"
                 return isinstance(error, Stopped)
             self.begin(attempt)
-        decision = Decision(None, "")
+        decision = RequeueDecision(None, "")
         if isinstance(error, Stopped):
             if self.place.rank == 0:
                 decision = decide(error.signum, self.run.resources.requeues)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import usable, usable_cpus
 from hpcncf.monitor.monitor_thread import Measured, Monitor
-from hpcncf.monitor.node import Node, cpu_times, read_counters, shared_out
+from hpcncf.monitor.node import NodeSampler, cpu_times, read_counters, shared_out
 from hpcncf.monitor.process_tree import Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Growing, Waits
 from hpcncf.records.schema import NodeRecord, read_record
@@ -228,7 +228,7 @@ def test_the_nodes_counters_only_grow() -> None:
 def test_a_busy_child_is_seen_on_the_cpu_it_was_bound_to() -> None:
     cpu = usable_cpus()[-1]
     tree = Tree(os.getpid())
-    watched = Node(tree, usable_cpus())
+    watched = NodeSampler(tree, usable_cpus())
     before = tree.sample().cpu_s
     code = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\n" + SPIN.format(seconds=0.6)
     with subprocess.Popen(

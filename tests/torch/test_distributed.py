@@ -17,7 +17,7 @@ from hpcncf.launcher.environment import Place
 from hpcncf.launcher.signals import Request
 from hpcncf.ncf.distributed import (
     Agreement,
-    Decision,
+    StepDecision,
     choose_threads,
     describe_shared_cpus,
     gather_objects,
@@ -130,12 +130,12 @@ def test_a_rank_alone_is_reported_after_the_very_step() -> None:
     alone = Agreement(1, torch.device("cpu"), stop, checkpoint_every_min=0)
     assert alone.after_step(last=False) is None
     stop.note(signal.SIGTERM)
-    assert alone.after_step(last=False) == Decision(signal.SIGTERM)
+    assert alone.after_step(last=False) == StepDecision(signal.SIGTERM)
 
 
 def test_a_checkpoint_is_due_again_and_again() -> None:
     alone = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=1e-9)
-    assert alone.after_step(last=False) == Decision(0)
+    assert alone.after_step(last=False) == StepDecision(0)
     later = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=60)
     later.checkpoint_saved()
     assert later.after_step(last=False) is None

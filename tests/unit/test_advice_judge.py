@@ -14,7 +14,7 @@ from hpcncf_analysis.advice.judge import (
     Choice,
     Confidence,
     Judgement,
-    Measured,
+    MeasuredRemedy,
     agreed_diagnosis,
     assess_confidence,
     judge,
@@ -221,7 +221,7 @@ def test_a_recommendation_has_no_open_cause() -> None:
     quick, slow = timed("quick", 9.0, run_id="q"), timed("slow", 9.5, run_id="s")
     causes = {"q": diagnosis("python_input"), "s": diagnosis()}
     assert names(table(quick, slow, diagnoses=causes)) == ("quick", "slow", "quick")
-    tried = {("quick", "python_input"): Measured("slow", 0.9)}
+    tried = {("quick", "python_input"): MeasuredRemedy("slow", 0.9)}
     assert names(table(quick, slow, diagnoses=causes, outcomes=tried))[1] == "quick"
     far = timed("slow", 20.0, run_id="s")
     assert names(table(quick, far, diagnoses=causes))[1] is None, "half the time for no more"

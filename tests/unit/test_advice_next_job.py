@@ -20,7 +20,7 @@ from hpcncf.records.plan_file import leave_plan
 from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.next_job import (
-    Change,
+    JobChange,
     PlannedJob,
     Purpose,
     WrittenAdvice,
@@ -132,7 +132,7 @@ GAIN = Gain(2.5, 2.0, 3.0)
 FEWER = Gain(0.3, 0.2, 0.4, "core_hours")
 
 
-def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Change | None:
+def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> JobChange | None:
     one = configuration("a", **(FIVE | row))
     planned = Resources(cpus_per_task=5, mem_gb=4.0)
     request = build_request(one, planned)

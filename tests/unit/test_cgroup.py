@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcncf.monitor import cgroup
 from hpcncf.monitor.cgroup import (
-    Counters,
+    CgroupCounters,
     Pressure,
     describe_shortage,
     pressure_between,
@@ -209,8 +209,8 @@ def test_pressure_is_the_own_cgroups_and_the_nodes_where_that_keeps_none(tmp_pat
 
 
 def test_a_counter_that_is_reported_at_one_end_only_is_not_measured() -> None:
-    one = Counters({Path("a"): 1.0}, 1.0, None)
-    other = Counters({Path("b"): 5.0}, None, 2.0)
+    one = CgroupCounters({Path("a"): 1.0}, 1.0, None)
+    other = CgroupCounters({Path("b"): 5.0}, None, 2.0)
     assert pressure_between(one, other) == Pressure(None, None, None)
 
 

@@ -11,7 +11,7 @@ from make_results import plan_of
 from hpcncf.errors import UsageError
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch import retry
-from hpcncf.launch.retry import Change
+from hpcncf.launch.retry import RequestChange
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import read_plan
@@ -33,13 +33,13 @@ def timed_out(tmp_path: Path) -> ResultPaths:
     return paths
 
 
-def escalated(paths: ResultPaths, refused: str | None = None) -> list[Change]:
+def escalated(paths: ResultPaths, refused: str | None = None) -> list[RequestChange]:
     _, changes = retry.escalate(paths, JOB, lambda _: refused)
     return list(changes)
 
 
 def test_a_run_that_timed_out_gets_twice_the_time_up_to_a_multiple(timed_out: ResultPaths) -> None:
-    assert escalated(timed_out) == [Change("timeout_min", 30, 60, "")]
+    assert escalated(timed_out) == [RequestChange("timeout_min", 30, 60, "")]
     first, *others = plan_of(timed_out).runs
     assert first.resources.timeout_min == 60
     assert {run.resources.timeout_min for run in others} == {30}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.launcher.signals import BY_TASK, Decision, decide, graceful, put_back, restart
+from hpcncf.launcher.signals import BY_TASK, RequeueDecision, decide, graceful, put_back, restart
 
 JOB = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1"}
 ELEMENT = JOB | {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
@@ -43,13 +43,13 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_warning_puts_the_job_back_within_its_bound(
     env: dict[str, str], job_id: str | None, seen: str
 ) -> None:
-    assert decide(signal.SIGUSR2, 3, env) == Decision(job_id, seen)
+    assert decide(signal.SIGUSR2, 3, env) == RequeueDecision(job_id, seen)
 
 
 def test_without_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     seen = "; not put back into the queue: there is no scontrol on this node"
-    assert decide(signal.SIGUSR2, 3, JOB) == Decision(None, seen)
+    assert decide(signal.SIGUSR2, 3, JOB) == RequeueDecision(None, seen)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def within_price_limit(
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRemedy:
     """What a remedy did, if the study has run it."""
 
     label: str
@@ -69,7 +69,7 @@ class Measured:
     """After over before, of the figure that the remedy's gain is about."""
 
 
-Outcomes = Mapping[tuple[str, str], Measured]
+Outcomes = Mapping[tuple[str, str], MeasuredRemedy]
 """(configuration key, cause) -> what the cause's remedy did."""
 
 

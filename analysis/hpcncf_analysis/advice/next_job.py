@@ -32,14 +32,14 @@ from hpcncf_analysis.advice.judge import (
     Diagnoses,
     Judged,
     Judgement,
-    Measured,
+    MeasuredRemedy,
     agreed_diagnosis,
     assess_confidence,
     judge,
     mostly_disturbed,
 )
 from hpcncf_analysis.advice.request import (
-    Request,
+    ResourceRequest,
     build_request,
     format_yaml_value,
     time_limit_min,
@@ -164,10 +164,10 @@ def judge_job(
 
 def measured_remedies(
     configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
-) -> dict[tuple[str, str], Measured]:
+) -> dict[tuple[str, str], MeasuredRemedy]:
     """(configuration key, cause) -> what the remedy did, of each remedy that the study has run."""
     measured = {planned.of(one): one for one in configurations if one.speed}
-    found: dict[tuple[str, str], Measured] = {}
+    found: dict[tuple[str, str], MeasuredRemedy] = {}
     for one in measured.values():
         run = planned.runs.get(one.rows[0]["run_id"])
         diagnosis = agreed_diagnosis(one, diagnoses)
@@ -182,7 +182,7 @@ def measured_remedies(
                 if what == "core_hours":
                     costs = [each.median("core_hours") or 0.0 for each in (after, one)]
                     factor = costs[0] / costs[1] if all(costs) else factor
-                found[one.key, finding.cause] = Measured(after.label, factor)
+                found[one.key, finding.cause] = MeasuredRemedy(after.label, factor)
     return found
 
 
@@ -248,11 +248,11 @@ def format_sbatch_lines(job: JobSpec, site: Site) -> str:
 
 
 @dataclass(frozen=True)
-class Change:
+class JobChange:
     """A job that differs from the run that was measured."""
 
     job: JobSpec
-    request: Request
+    request: ResourceRequest
     reasons: Sequence[str]
     """What was changed and why, and what is predicted; how to submit what was measured."""
     before: Mapping[str, Any]
@@ -260,8 +260,8 @@ class Change:
 
 
 def build_change(
-    row: Judged, job: JobSpec, planned: Resources, request: Request, diagnoses: Diagnoses
-) -> Change | None:
+    row: Judged, job: JobSpec, planned: Resources, request: ResourceRequest, diagnoses: Diagnoses
+) -> JobChange | None:
     """The job with the remedy of the row's open cause, or with the cores that it used.
 
     None if nothing is to be changed, the settings exclude each other, or are as they were. Memory
@@ -302,7 +302,7 @@ def build_change(
     listed = ", ".join(f"{key} {before[key]} → {changes[key]}" for key in changes)
     predicted = f"; predicted: {format.gain(gain)}" if gain else ""
     back = " ".join(f"-s {key}={format_yaml_value(value)}" for key, value in before.items())
-    return Change(
+    return JobChange(
         job=changed.model_copy(update={"resources": resources}),
         request=request,
         reasons=[
@@ -351,7 +351,7 @@ class Advice:
     sbatch: str
     """The request as #SBATCH lines, for a script of one's own."""
     confidence: Confidence
-    changed: Change | None
+    changed: JobChange | None
     """None if the job was measured as it is."""
     reasons: Sequence[str]
     """Sentences, the most important first."""

@@ -27,7 +27,7 @@ LEAST_MARGIN_S: Final = 120.0
 
 
 @dataclass(frozen=True)
-class Request:
+class ResourceRequest:
     """What one run asks of Slurm, or several that share a GPU, and where its figures come from."""
 
     resources: Resources
@@ -46,7 +46,9 @@ class Request:
         return None if self.expected_s is None else self.resources.cores * self.expected_s / 3600
 
 
-def build_request(one: Configuration, planned: Resources, epochs: int | None = None) -> Request:
+def build_request(
+    one: Configuration, planned: Resources, epochs: int | None = None
+) -> ResourceRequest:
     """Its own nodes, tasks and cores; memory and time as measured, or else as `planned`. The time
     is for so many epochs (default: its own)."""
     mem_gb, expected_s = memory_to_request_gb(one.rows), expected_seconds(one, epochs)
@@ -90,7 +92,7 @@ def build_request(one: Configuration, planned: Resources, epochs: int | None = N
             f"Measured with {planned.side_by_side} runs side by side. This requests one, on as "
             "many cores as it had."
         )
-    return Request(planned.model_copy(update=sized), expected_s, memory, time, sharing)
+    return ResourceRequest(planned.model_copy(update=sized), expected_s, memory, time, sharing)
 
 
 def time_limit_min(expected_s: float) -> int:

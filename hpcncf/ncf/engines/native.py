@@ -25,8 +25,8 @@ from hpcncf.native.builds import (
     NATIVE_LAYERS,
     OPTIMIZER_CODES,
     AdamSettings,
-    Data,
-    Settings,
+    EngineData,
+    EngineSettings,
     Span,
     TestRows,
     check_status,
@@ -87,7 +87,7 @@ class Kernel:
                 f"{manifest.title}"
             )
         settings = _settings(sizes, training, self.context, threads, most_positives)
-        native_data = Data(
+        native_data = EngineData(
             *(manifest.users, manifest.items, manifest.train_rows, len(positives)),
             *(sampling.rows_per_block(manifest.train_rows), self.context, small),
             *(each.ctypes.data for each in (rows, indptr, positives)),
@@ -257,7 +257,7 @@ def message_capacity(
 
 def _settings(
     sizes: Model, training: Training, context: int, threads: int, most_positives: int
-) -> Settings:
+) -> EngineSettings:
     if sizes.dropout:
         raise HpcncfError(
             f"model.dropout {sizes.dropout:g}: engine native has no dropout; use engine rowwise, "
@@ -265,7 +265,7 @@ def _settings(
         )
     if len(sizes.layers) > NATIVE_LAYERS:
         raise HpcncfError(f"model.layers: engine native takes at most {NATIVE_LAYERS}")
-    return Settings(
+    return EngineSettings(
         sizes.gmf_width,
         sizes.mlp_width,
         context,
