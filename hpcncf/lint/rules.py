@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from hpcncf.batch.edits import Edit
 from hpcncf.errors import plural
 
 DRAW_NEGATIVES: Final = "Draw negatives for a whole batch at once: hpcncf.remedies.NegativeSampler"
@@ -31,24 +32,147 @@ RULES: Final = {
     "data-parallel": "drives all GPUs from one process, which copies the model to each of them in "
     "every step; on CPUs it adds nothing. Use DistributedDataParallel with one process per GPU, "
     "started by torchrun",
-    "anomaly-detection": "keeps a traceback of each forward operation and checks each gradient for "
-    "NaN: small steps take a multiple of their time. Use it to find an error, then train without",
-    "layer-size": "{sizes}: tensor cores take float16 and bfloat16 in multiples of {multiple}. Use "
-    "{larger}",
+    "anomaly-detection": "keeps a traceback of each forward operation and checks each gradient "
+    "for NaN: small steps take a multiple of their time. Use it to find an error, then train "
+    "without",
+    "layer-size": "{sizes}: tensor cores take float16 and bfloat16 in multiples of {multiple}. "
+    "Use {larger}",
     "too-many-workers": "{workers} workers and the rank itself are {processes} processes on "
-    "{cores}. Request {processes} cores per task, or set the number to {most}",
+    "{cores}. Request {workers} cores per task, or set the number to {most}",
     "fixed-port": "every task of the array uses port {port}, so two tasks on one node fail or mix "
     "up their ranks. Derive the port from the job: MASTER_PORT=$((12000 + SLURM_JOB_ID % 20000))",
-    "srun-without-cores": "srun of Slurm 22.05 to 23.02 may give each task 1 of its {cores} cores. "
-    "Use srun --cpus-per-task=$SLURM_CPUS_PER_TASK",
     "too-many-threads": "{threads} threads oversubscribe the {cores} of each task. Set the number "
     "to SLURM_CPUS_PER_TASK",
     "old-launcher": "torch.distributed.launch is deprecated. Use torchrun with the same options, "
     "and read the local rank from the environment variable LOCAL_RANK instead of --local-rank",
+    # Directives
+    "dos-line-ends": "lines end as on Windows (CR LF): sbatch refuses the script (DOS line "
+    "breaks), other shells look for `python\\r`. Run `dos2unix` on the file",
+    "byte-order-mark": "a byte order mark stands before `#!`: sbatch says that this does not look "
+    "like a batch script. Save the file as UTF-8 without it",
+    "no-shebang": "sbatch refuses a script whose very first line is not `#!` and an interpreter",
+    "null-character": "the script contains a NUL character, which Slurm's controller refuses",
+    "after-command": "{command} reads directives up to the first command, in line {first}: this "
+    "one is ignored. Move it up",
+    "commented-directive": "is a comment, although the script relies on it. A directive begins "
+    "with {prefix}",
+    "directive-spelling": "is a comment to the scheduler: a directive begins with {prefix}, in "
+    "capitals, in the first column",
+    "stray-word": "sbatch stops at the word {word!r}: it refuses the script (invalid directive), "
+    "or in older versions ignores all directives from here on. Quote a value with blanks, and "
+    "put `#` before a remark",
+    "wrong-dash": "{word!r} does not begin with the ASCII dash, as text copied from a web page or "
+    "an editor: {command} refuses it or ignores it",
+    "single-dash": "{word} has one dash: sbatch reads it as -{letter} with the value {rest!r}",
+    "equals-sign": "a short option takes its value without `=` (-c 4), a long one without blanks "
+    "around it (--mem=4G): sbatch takes the sign for the value and refuses it",
+    "unknown-option": "sbatch has no option {word} and refuses the script. --{meant} is meant",
+    "open-quote": "a quote ({quote}) is opened and not closed: {command} refuses the script",
+    "continued-directive": "directives are not continued by a backslash: {command} reads the next "
+    "line as a command. Begin that line with a directive of its own",
+    "variable-in-directive": "the scheduler replaces no variables in directives: {value} is "
+    "taken as it is written. Use %j, %x, %u, %A and %a in file names, or give the option to "
+    "sbatch itself",
+    "time-format": "{command} does not take {value!r} as a time. Slurm: minutes, hours:minutes:"
+    "seconds or days-hours; LSF: [hours:]minutes",
+    "memory-format": "sbatch takes whole numbers with K, M, G or T, and refuses {value!r}",
+    "memory-unit": "a number without a unit is in megabytes: {value} MB is less than Python needs",
+    "array-syntax": "sbatch refuses {value!r} (invalid job array specification). It takes "
+    "`0-9`, `0-9:2`, `1,3,5`, each with `%limit`",
+    "option-twice": "--{name} is given in line {earlier} ({before}) and here: the later one, "
+    "{value}, counts",
+    "exclusive-options": "{options} exclude each other: sbatch refuses the script",
+    "tasks-contradict": "{tasks} on {nodes} with {per_node} per node do not fit together: "
+    "--ntasks counts, and --ntasks-per-node is then only the most. Ranks that are expected do not "
+    "start, and the others wait for them",
+    "whole-node": "{option} takes all of a node, for a process that asks for one core: nobody "
+    "else can use the rest. Ask for the memory that it needs, or for more cores",
+    "beside-select": "PBS takes {name} as part of a chunk (select=1:...:{name}=...), and refuses "
+    "it beside select (PBS Professional User's Guide, section 4.3)",
+    "no-limits": "neither time nor memory is requested: the site's defaults, often minutes and "
+    "one or two gigabytes, end the job. {scheduler} takes both",
+    # Tasks and processes
     "ranks-without-launcher": "starts one process, but {tasks} tasks are requested. Start it with "
     "srun or torchrun",
-    "one-task-for-nodes": "starts one process on the first of {nodes} nodes. Start it with srun, "
-    "or request one node",
+    "tasks-for-threads": "starts one process, for which {tasks} tasks are requested: tasks are "
+    "processes, not cores, and may lie on several nodes; srun would start {tasks} equal copies. "
+    "Request one task with {cores} cores",
+    "one-task-for-nodes": "starts on the first of {nodes} nodes only. Start it with srun or "
+    "mpirun, or request one node",
+    "copies-by-srun": "srun starts {tasks} equal copies of a program that knows nothing of ranks. "
+    "Start one (srun --ntasks=1), or request one task with more cores",
+    "torchrun-per-task": "srun starts torchrun in each of {tasks} tasks of a node, and torchrun "
+    "starts processes of its own: {processes} on a node, which fight for one port. Request one "
+    "task per node (--ntasks-per-node=1) with all its cores",
+    "srun-in-loop": "srun without --ntasks starts {tasks} copies in each turn, one for each task "
+    "of the job. Use srun --ntasks=1 --exact",
+    "steps-wait": "the step takes all {what} of the job, so that steps beside it wait "
+    "(`step creation temporarily disabled`) and run one after another. Add {option}",
+    "step-too-large": "srun asks for {needed} processors of a job with {allocated}: Slurm refuses "
+    "the step (`More processors requested than permitted`)",
+    "srun-without-cores": "since Slurm 22.05 srun does not inherit --cpus-per-task from sbatch: a "
+    "bound task has 1 of its {cores} cores. Use srun --cpus-per-task=$SLURM_CPUS_PER_TASK",
+    "idle-tasks": "starts {used} of the {tasks} tasks that are requested; the others idle",
+    "mpirun-slots": "Open MPI takes one slot for each task of Slurm: {ranks} ranks, {tasks}: "
+    "`There are not enough slots available`. Request --ntasks={ranks}",
+    "slots-on-several-hosts": "{request} may give slots on several hosts, and this is one process "
+    "on the first. Request {mend}",
+    "no-wait": "the script ends while this runs in the background, and the scheduler ends the job "
+    "with all its processes. Add `wait` as the last line",
+    # Ranks
+    "rendezvous-localhost": "{what}: each of {nodes} nodes waits for itself, or trains for "
+    "itself. Ranks meet at the first node, whose name the batch script can find out",
+    "node-rank-fixed": "each of {nodes} nodes is told that it is node {rank}. Use "
+    "--rdzv_backend=c10d, or `srun bash -c '... --node_rank=$SLURM_NODEID ...'`",
+    "rank-expanded-early": "{variable} is filled in by the batch script's shell before srun "
+    "starts the tasks: 0 in all of them. Set it inside each task: srun bash -c '...'",
+    "master-addr-per-task": "each of {tasks} takes its own host name for that of rank 0. Set it "
+    "in the batch script, before srun",
+    "world-size-differs": "{said}, but {really}: ranks wait for others that never come, or are "
+    "left out",
+    "no-rendezvous": "the program asks the environment for MASTER_ADDR, MASTER_PORT, RANK and "
+    "WORLD_SIZE, and srun sets none of them. Start it with torchrun, or set them in each task",
+    "same-port": "several launchers on one node use port {port}: the second one ends with "
+    "`Address already in use`. Use torchrun --standalone, or a port for each",
+    # Threads and workers
+    "threads-of-node": "{counted} counts all cores of the node or the job, also those of other "
+    "ranks and users. Use {mend}",
+    "too-few-threads": "{threads} on {cores} cores, of which a single process then uses one. Use "
+    "as many threads as cores, or request fewer",
+    "processes-times-threads": "{processes} processes with {threads} each on {cores}: they take "
+    "turns. Set OMP_NUM_THREADS={fitting}",
+    "unset-variable": "{name} is not set, because no directive gives --{option} (unless sbatch's "
+    "own line does): it is empty here",
+    # GPUs
+    "gpu-unused": "a GPU is requested, and {why} keeps the program from using it",
+    "gpu-not-requested": "{said}, but no GPU is requested; a partition's name gives none. Add "
+    "--gres=gpu:1",
+    "fewer-gpus-than-ranks": "{ranks} on {gpus}: ranks without one of their own fail, or share it",
+    "idle-gpus": "uses {used} of the {gpus} GPUs of a node",
+    "cuda-visible-devices": "CUDA_VISIBLE_DEVICES={value} by hand: the scheduler sets it to the "
+    "job's GPUs, which it may number from 0, and number {value} may be another job's or none",
+    # Arrays
+    "array-index-unused": "no task of the array reads its index ({variable}): all do the same "
+    "work. Pass it to the program, unless the program reads it itself",
+    "array-one-log": "all tasks of the array write to {file}, and overwrite each other. Add the "
+    "task's index to the name",
+    "array-too-large": "index {largest}: Slurm's default limit (MaxArraySize=1001) refuses more "
+    "than 1000; `scontrol show config` shows the site's. Let a task do several",
+    "array-throttle": "%1 runs the {tasks} tasks one after another",
+    # Environment
+    "conda-not-initialised": "a batch shell reads no .bashrc, so that conda's shell function is "
+    "not defined: `conda activate` fails, and the script goes on with another Python",
+    "module-in-sh": "`module` is a function of bash: /bin/sh, which is dash on Debian and Ubuntu, "
+    "does not have it",
+    "export-none": "srun inherits --export={value}: its tasks get neither PATH nor what the "
+    "script has set since",
+    "other-python": "{what} is not the Python of {environment}, which is active: its packages are "
+    "not found, or others",
+    "missing-folder": "{parent} has no folder of that name, so that cd fails and the script goes "
+    "on where it was",
+    "log-folder-too-late": "Slurm opens the log before the script makes {folder}: without it the "
+    "job fails (exit code 0:53) and leaves no log. Make it before sbatch",
+    "starts-at-home": "the job starts in the home folder, where {script} is not. Add `{mend}`",
 }
 THREAD_VARIABLES: Final = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
 
@@ -61,6 +185,8 @@ class Complaint:
     """From 1."""
     rule: str
     message: str
+    edits: tuple[Edit, ...] = field(default=(), compare=False)
+    """The lines as they should be, where that is known."""
 
 
 def complain(line: int, rule: str, **values: object) -> Complaint:
@@ -69,8 +195,9 @@ def complain(line: int, rule: str, **values: object) -> Complaint:
 
 
 def too_many_workers(line: int, workers: int, cores: int | None) -> list[Complaint]:
-    """Empty if the workers and their rank have a core each, or the cores are not known."""
-    if cores is None or workers + 1 <= cores:
+    """Empty if each worker has a core, or the cores are not known. A rank whose workers are busy
+    waits for them."""
+    if cores is None or workers <= cores:
         return []
     return [
         complain(
@@ -79,7 +206,7 @@ def too_many_workers(line: int, workers: int, cores: int | None) -> list[Complai
             workers=workers,
             processes=workers + 1,
             cores=plural(cores, "core"),
-            most=cores - 1,
+            most=max(cores - 1, 1),
         )
     ]
 

@@ -16,7 +16,7 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 # A module may import those of lower layers, and of its own.
 LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors", "hpcncf.paths", "hpcncf.files"},
-    {"hpcncf.native", "hpcncf.data"},
+    {"hpcncf.batch", "hpcncf.native", "hpcncf.data"},
     {"hpcncf.job", "hpcncf.lint", "hpcncf.explain", "hpcncf.remedies"},
     {"hpcncf.records"},
     {"hpcncf.monitor", "hpcncf.slurm", "hpcncf.probe"},

@@ -1,0 +1,122 @@
+"""Find a script's directives, and say of each whether its scheduler reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from hpcncf.batch.options import Option, Scheduler, Token, parse_qsub, parse_slurm, split_directive
+
+PREFIXES: Final[dict[Scheduler, str]] = {
+    "slurm": "#SBATCH",
+    "lsf": "#BSUB",
+    "pbs": "#PBS",
+    "sge": "#$",
+}
+# A line that was meant as a directive, whatever became of its hash signs, blanks and case.
+MEANT: Final = re.compile(r"([ \t]*)(#[#!\s]*?)[ \t]*(SBATCH|BSUB|PBS)(?![\w.])", re.IGNORECASE)
+GRID_ENGINE: Final = re.compile(r"#\$(?=[ \t]*-[a-z])")
+# sbatch and PBS stop at the first command; bsub and Grid Engine's qsub read the whole file.
+STOPS_AT_COMMAND: Final = frozenset({"slurm", "pbs"})
+DASHES: Final = "‐‑‒–—―−﹘﹣－"
+MOST_LINES: Final = 20_000
+
+Ignored = Literal[
+    "", "after-command", "commented-out", "spelling", "indented", "dash", "blank", "no-option"
+]
+
+
+@dataclass(frozen=True)
+class Directive:
+    """A line that a scheduler reads options from, or that was meant as one."""
+
+    line: int
+    text: str
+    """The whole line, without its end."""
+    scheduler: Scheduler
+    options: tuple[Option, ...]
+    tokens: tuple[Token, ...] = ()
+    ignored: Ignored = ""
+    """Why the scheduler does not read the line, or not all of it."""
+    stray: str = ""
+    """The word at which sbatch stops."""
+    quote: str = ""
+    """A quote that is opened and not closed."""
+
+    @property
+    def is_read(self) -> bool:
+        return self.ignored in ("", "blank", "dash", "no-option")
+
+
+def find_directives(text: str) -> tuple[list[Directive], int]:
+    """All directives, and the line of the first command."""
+    found: list[Directive] = []
+    first_command = 0
+    for number, line in enumerate(text.split("\n", MOST_LINES)[:MOST_LINES], 1):
+        line = line.removesuffix("\r")
+        stripped = line.lstrip()
+        if not stripped.startswith("#"):
+            if stripped and not first_command:
+                first_command = number
+            continue
+        if directive := _read_line(line, number, bool(first_command)):
+            found.append(directive)
+    return found, first_command
+
+
+def _read_line(line: str, number: int, after_command: bool) -> Directive | None:
+    if grid := GRID_ENGINE.match(line):
+        tokens, quote = split_directive(line, grid.end(), comments=False)
+        options = parse_qsub(tokens, number, "sge")
+        return Directive(number, line, "sge", tuple(options), tuple(tokens), quote=quote)
+    meant = MEANT.match(line)
+    if not meant:
+        return None
+    blank, hashes, word = meant.groups()
+    scheduler: Scheduler = {"SBATCH": "slurm", "BSUB": "lsf", "PBS": "pbs"}[word.upper()]  # type: ignore[assignment]
+    tokens, quote = split_directive(line, meant.end(), comments=scheduler != "lsf")
+    prefix = line[: meant.end()]
+    ignored: Ignored = ""
+    if prefix != PREFIXES[scheduler]:
+        if not _has_option(tokens):
+            return None  # a sentence about SBATCH
+        is_close = hashes.strip() == "#" and not blank and " " not in prefix
+        ignored = "spelling" if is_close else "commented-out"
+        if blank and prefix.strip() == PREFIXES[scheduler]:
+            ignored = "indented"
+    elif after_command and scheduler in STOPS_AT_COMMAND:
+        ignored = "after-command"
+    stray = ""
+    if scheduler == "slurm":
+        options, read = parse_slurm(tokens, number)
+        if read < len(tokens) and tokens[read].text not in ("hetjob", "packjob"):
+            stray = tokens[read].text
+            if not ignored:
+                ignored = "dash" if _is_dash(stray) else "blank" if options else "no-option"
+    else:
+        options = parse_qsub(tokens, number, scheduler)
+        stray = next((each.text for each in tokens if _is_dash(each.text)), "")
+        if stray and not ignored:
+            ignored = "dash"
+    return Directive(number, line, scheduler, tuple(options), tuple(tokens), ignored, stray, quote)
+
+
+def _has_option(tokens: Sequence[Token]) -> bool:
+    return any(each.text.startswith("-") or _is_dash(each.text) for each in tokens[:1])
+
+
+def _is_dash(word: str) -> bool:
+    """Whether it begins with a character that only looks like `-`, or with a hard blank."""
+    return bool(word) and (word.lstrip("\xa0-")[:1] in tuple(DASHES) or word[0] in "\xa0" + DASHES)
+
+
+def main_scheduler(directives: Sequence[Directive]) -> Scheduler | None:
+    """The scheduler that most directives are for; sbatch reads those of PBS and LSF, too."""
+    counts = {
+        name: sum(each.scheduler == name for each in directives)
+        for name in ("slurm", "lsf", "pbs", "sge")
+    }
+    best = max(counts, key=lambda name: (counts[name], name == "slurm"))
+    return best if counts[best] else None  # type: ignore[return-value]

@@ -1,0 +1,410 @@
+"""A batch script as a whole: its directives, what they request, and what its commands start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from hpcncf.batch.directives import Directive, find_directives, main_scheduler
+from hpcncf.batch.launchers import Argument, Stage, split_stages
+from hpcncf.batch.options import Scheduler
+from hpcncf.batch.request import Request, build_request
+from hpcncf.batch.shell import DEEPEST, Command, Part, Word, parse_shell
+
+# Of a large script: each start keeps the variables that it would have.
+MOST_STARTS: Final = 1_000
+MOST_VARIABLES: Final = 500
+NUMBERS: Final = re.compile(r"\s*(\d{1,9})\s*(?:([-+*/%])\s*(\d{1,9})\s*)?")
+NAME: Final = re.compile(r"\$\{?([A-Za-z_]\w*)|(?<![\w$])([A-Za-z_]\w{2,})")
+SHELL_SCRIPT: Final = re.compile(r"#!\s*\S*?(?:bash|/sh|zsh|ksh|dash|env\s+sh)\b")
+C_SHELL: Final = re.compile(r"#!\s*\S*csh\b")
+# Variables that a job has only if the option of the same meaning was given.
+SLURM_VARIABLES: Final = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_CPUS_PER_GPU": "cpus-per-gpu",
+    "SLURM_MEM_PER_CPU": "mem-per-cpu",
+}
+ARRAY_VARIABLES: Final[Mapping[Scheduler, tuple[str, ...]]] = {
+    "slurm": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_JOB_ID"),
+    "lsf": ("LSB_JOBINDEX",),
+    "pbs": ("PBS_ARRAY_INDEX", "PBS_ARRAYID"),
+    "sge": ("SGE_TASK_ID",),
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a variable's value."""
+
+    text: str | None
+    origins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command that starts something, with the variables that it gets."""
+
+    command: Command
+    line: int
+    stages: tuple[Stage, ...]
+    variables: Mapping[str, Known]
+    """Of the environment and the shell, as far as the script sets them."""
+    exported: frozenset[str] = frozenset()
+    in_task: bool = False
+    """Whether the shell that expands its words runs in each task, not in the batch script."""
+    by: tuple[Stage, ...] = ()
+    """The launchers around the shell that runs it."""
+
+    @property
+    def chain(self) -> tuple[Stage, ...]:
+        """All that start it, from the outermost launcher on."""
+        return (*self.by, *self.stages)
+
+    def stage(self, *kinds: str) -> Stage | None:
+        return next((stage for stage in self.chain if stage.kind in kinds), None)
+
+    @property
+    def python(self) -> Stage | None:
+        return next((each for each in reversed(self.stages) if each.kind == "python"), None)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A variable that the script sets, and where."""
+
+    command: Command
+    name: str
+    value: Argument
+    in_task: bool
+
+    @property
+    def line(self) -> int:
+        return self.value.word.line if self.value.word.raw else self.command.line
+
+
+@dataclass
+class BatchScript:
+    """A batch script of a scheduler, or a shell script without directives."""
+
+    text: str
+    scheduler: Scheduler | None
+    directives: list[Directive]
+    first_command: int
+    """Its line; 0 if there is none."""
+    request: Request
+    commands: list[Command] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    assigned: list[Assignment] = field(default_factory=list)
+    empty_uses: list[tuple[Command, str]] = field(default_factory=list)
+    """Commands that use a variable that the job does not have."""
+    is_cut: bool = False
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @cached_property
+    def _body(self) -> str:
+        """The text without comments."""
+        return "\n".join(line for line in self.lines if not line.lstrip().startswith("#"))
+
+    @property
+    def shebang(self) -> str:
+        first = self.text.partition("\n")[0].removeprefix("\ufeff").rstrip("\r")
+        return first if first.startswith("#!") else ""
+
+    def pythons(self) -> Iterator[tuple[Start, Stage]]:
+        """Each start of a Python program."""
+        for start in self.starts:
+            if start.python is not None:
+                yield start, start.python
+
+    def uses(self, *names: str) -> bool:
+        """Whether the script's text mentions a variable outside its comments."""
+        return any(re.search(rf"\b{name}\b", self._body) for name in names)
+
+
+def is_batch_script(text: str) -> bool:
+    """Whether a scheduler would find directives in it, or a person meant it to."""
+    return main_scheduler(find_directives(text)[0]) is not None
+
+
+def is_shell_script(text: str) -> bool:
+    return bool(SHELL_SCRIPT.match(text.removeprefix("\ufeff").lstrip()))
+
+
+def read_batch_script(text: str) -> BatchScript:
+    """The script's directives and commands; never raises, whatever the text."""
+    directives, first_command = find_directives(text)
+    scheduler = main_scheduler(directives)
+    counted = [each for each in directives if each.is_read or _is_missed(each, directives, text)]
+    request = build_request(counted, scheduler or "slurm")
+    script = BatchScript(text, scheduler, directives, first_command, request)
+    shebang = script.shebang
+    if not shebang or not re.search(r"python|perl|/R\b|Rscript|julia|csh", shebang):
+        shell = parse_shell(text.replace("\r\n", "\n"))
+        script.commands, script.is_cut = shell.commands, shell.is_cut
+        _Walk(script).follow(shell.commands)
+    return script
+
+
+def _is_missed(one: Directive, directives: Sequence[Directive], text: str) -> bool:
+    """Whether a directive that is not read was meant to be: what follows is judged as if it were,
+    so that one slip is one complaint."""
+    if one.ignored != "commented-out":
+        return True
+    read = {option.name for each in directives if each.is_read for option in each.options}
+    for option in one.options:
+        used = [name for name, by in SLURM_VARIABLES.items() if by == option.name]
+        if option.name == "array":
+            used += ARRAY_VARIABLES["slurm"]
+        if option.name not in read and any(name in text for name in used):
+            return True
+    active = sum(each.scheduler == one.scheduler and each.is_read for each in directives)
+    return not active
+
+
+class _Walk:
+    """Follow the commands in order, with what each variable holds."""
+
+    def __init__(self, script: BatchScript) -> None:
+        self.script = script
+        self.variables: dict[str, Known] = dict(_scheduler_variables(script.request))
+        self.exported: set[str] = set(self.variables)
+        self.unset: set[str] = _unset_variables(script.request)
+        self.empty: list[str] = []
+
+    def follow(
+        self,
+        commands: Sequence[Command],
+        in_task: bool = False,
+        by: tuple[Stage, ...] = (),
+        depth: int = 0,
+    ) -> None:
+        for command in commands:
+            for block in command.blocks:
+                if block.kind == "for" and block.name:
+                    self.set(block.name, Known(None, frozenset({block.name})))
+            given: dict[str, Known] = {}
+            for name, word in command.assignments:
+                value = self.expand(word)
+                self.script.assigned.append(Assignment(command, name, value, in_task))
+                known = Known(value.text, value.origins)
+                if command.words and not command.exports and command.words[0].raw != "setenv":
+                    given[name] = known
+                    continue
+                if command.is_conditional and self.variables.get(name) != known:
+                    known = Known(None, known.origins | {name})
+                self.set(name, known)
+                if command.exports:
+                    self.exported.add(name)
+            words = [self.expand(word) for word in command.words]
+            if self.empty:
+                self.script.empty_uses += [(command, name) for name in self.empty]
+                self.empty = []
+            if not words:
+                continue
+            if words[0].text == "export":
+                self.exported |= {
+                    each.text for each in words[1:] if each.text and "=" not in each.text
+                }
+            if words[0].text in ("export", "declare", "local", "readonly", "typeset", "setenv"):
+                continue
+            if words[0].text == "unset":
+                for each in words[1:]:
+                    self.variables.pop(each.shown, None)
+                    self.unset.add(each.shown)
+            self.start(command, words, given, in_task, by, depth)
+
+    def set(self, name: str, known: Known) -> None:
+        if len(self.variables) < MOST_VARIABLES or name in self.variables:
+            self.variables[name] = known
+            self.unset.discard(name)
+
+    def start(
+        self,
+        command: Command,
+        words: list[Argument],
+        given: Mapping[str, Known],
+        in_task: bool,
+        by: tuple[Stage, ...],
+        depth: int,
+    ) -> None:
+        starts = self.script.starts
+        if len(starts) >= MOST_STARTS:
+            self.script.is_cut = True
+            return
+        stages = tuple(split_stages(words))
+        if not stages:
+            return
+        exported = frozenset(self.exported | set(given))
+        starts.append(
+            Start(
+                command,
+                command.line,
+                stages,
+                {**self.variables, **given},
+                exported,
+                in_task,
+                by,
+            )
+        )
+        last = stages[-1]
+        if last.kind != "shell" or depth >= DEEPEST:
+            return
+        launchers = (*by, *stages[:-1])
+        tasks = in_task or any(each.kind in ("srun", "mpirun") for each in launchers)
+        code = last.options.get("c")
+        if code is not None:
+            # What the outer shell has expanded is no longer there for the inner one.
+            inner = parse_shell(_inner_text(code, self.variables), code.word.line)
+        elif command.here_document and not last.script:
+            inner = parse_shell(command.here_document.text, command.here_document.line)
+            tasks = tasks and command.here_document.quoted
+        else:
+            return
+        before, exports = dict(self.variables), set(self.exported)
+        if tasks and not in_task:
+            # In a task these differ from rank to rank.
+            for name in ("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"):
+                self.variables[name] = Known(None, frozenset({name}))
+        self.follow(inner.commands, tasks, launchers, depth + 1)
+        self.variables, self.exported = before, exports
+
+    def expand(self, word: Word) -> Argument:
+        """The word's value, as far as the script tells it."""
+        texts: list[str] = []
+        origins: set[str] = set()
+        is_known = True
+        for part in word.parts:
+            known = self._expand_part(part)
+            origins |= known.origins
+            if known.text is None:
+                is_known = False
+            else:
+                texts.append(known.text)
+        return Argument(word, "".join(texts) if is_known else None, frozenset(origins))
+
+    def _expand_part(self, part: Part) -> Known:
+        if part.kind == "text":
+            return Known(part.text)
+        if part.kind == "variable":
+            return self._expand_variable(part)
+        if part.kind == "arithmetic":
+            return self._calculate(part.text)
+        origins: set[str] = set()
+        text = part.text[:2000]
+        for variable, word in NAME.findall(text):
+            if variable:
+                origins.add(variable)
+                origins |= self.variables.get(variable, Known(None)).origins
+            elif not origins or word in ("nproc", "hostname", "lscpu", "getconf", "cpuinfo"):
+                origins.add(f"{word}()")
+        return Known(None, frozenset(origins))
+
+    def _expand_variable(self, part: Part) -> Known:
+        name = part.text
+        known = self.variables.get(name)
+        default = re.match(r":?[-=](.*)", part.operation, re.DOTALL)
+        if default and known is None and name in self.unset:
+            text = default[1]
+            if re.fullmatch(r"[\w./:-]*", text):
+                return Known(text, frozenset({name}))
+        if known is None:
+            if name in self.unset and not part.operation:
+                self.empty.append(name)
+                return Known("", frozenset({name}))
+            return Known(None, frozenset({name}))
+        text_or_none = known.text if not part.operation or default else None
+        return Known(text_or_none, known.origins | {name})
+
+    def _calculate(self, text: str) -> Known:
+        """`$((SLURM_NTASKS * 2))` of known numbers; no more than two."""
+        origins: set[str] = set()
+
+        def value(found: re.Match[str]) -> str:
+            name = found[1] or found[2]
+            known = self.variables.get(name, Known(None))
+            origins.update({name}, known.origins)
+            return known.text if known.text is not None else "?"
+
+        numbers = NUMBERS.fullmatch(re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?()", value, text[:200]))
+        if not numbers:
+            return Known(None, frozenset(origins))
+        left, sign, right = int(numbers[1]), numbers[2], int(numbers[3] or 0)
+        if sign in ("/", "%") and not right:
+            return Known(None, frozenset(origins))
+        results = {
+            None: left,
+            "+": left + right,
+            "-": left - right,
+            "*": left * right,
+            "/": left // (right or 1),
+            "%": left % (right or 1),
+        }
+        return Known(str(results[sign]), frozenset(origins))
+
+
+def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
+    """What `bash -c` gets: words in single quotes are its own, variables in double quotes are
+    replaced before it starts."""
+    pieces = []
+    for part in code.word.parts:
+        if part.kind == "text":
+            pieces.append(part.text)
+        elif part.kind == "variable":
+            known = variables.get(part.text, Known(None)).text
+            pieces.append(known if known is not None else f"__{part.text}__")
+        else:
+            pieces.append("__")
+    return "".join(pieces)
+
+
+def _scheduler_variables(request: Request) -> Iterator[tuple[str, Known]]:
+    """What the job's variables hold in the batch script's shell."""
+    values: dict[str, int | None] = {}
+    if request.scheduler == "slurm":
+        values = {
+            "SLURM_NNODES": request.nodes,
+            "SLURM_JOB_NUM_NODES": request.nodes,
+            "SLURM_CPUS_PER_TASK": request.number("cpus-per-task"),
+            "SLURM_NTASKS_PER_NODE": request.number("ntasks-per-node"),
+            "SLURM_GPUS_ON_NODE": request.gpus_on_node,
+            "SLURM_GPUS_PER_NODE": request.gpus_on_node
+            if "gpus-per-node" in request.options
+            else None,
+            # The batch script runs on the first node, as if it were the first task.
+            "SLURM_NODEID": 0,
+            "SLURM_PROCID": 0,
+            "SLURM_LOCALID": 0,
+        }
+        if request.tasks is not None:
+            values |= {"SLURM_NTASKS": request.tasks, "SLURM_NPROCS": request.tasks}
+    elif request.scheduler == "lsf":
+        values = {"LSB_DJOB_NUMPROC": request.number("n") or 1}
+    elif request.scheduler == "sge":
+        values = {"NSLOTS": request.number("pe") or request.cores}
+    elif request.scheduler == "pbs":
+        values = {"NCPUS": request.cores_per_task}
+    for name, number in values.items():
+        if number is not None:
+            yield name, Known(str(number), frozenset({name}))
+
+
+def _unset_variables(request: Request) -> set[str]:
+    """Variables of a job that this one lacks, because no directive asks for what they tell."""
+    if request.scheduler != "slurm" or not request.options:
+        return set()
+    unset = {name for name, option in SLURM_VARIABLES.items() if option not in request.options}
+    if not {"ntasks", "ntasks-per-node", "ntasks-per-gpu", "exclusive"} & set(request.options):
+        unset |= {"SLURM_NTASKS", "SLURM_NPROCS"}
+    if request.array is None:
+        unset |= {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_JOB_ID"}
+    return unset

@@ -1,0 +1,175 @@
+"""Rules for a job's environment: conda, modules, folders, exported variables, the Python used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hpcncf.batch.edits import Edit
+from hpcncf.batch.script import Start
+from hpcncf.lint.batch_context import Context, find
+from hpcncf.lint.rules import Complaint
+
+CONDA_MODULE: Final = re.compile(r"conda|mamba|miniforge|python", re.IGNORECASE)
+LOGIN_SHELL: Final = re.compile(r"#!\s*\S*sh\s+(?:-\w*[li]|--login)")
+ACTIVATES: Final = re.compile(r"(?:^|/)bin/activate$")
+PYTHON_MODULE: Final = re.compile(
+    r"(?:^|/)(?:i?python|anaconda|miniconda|cray-python)[\w.-]*(?:/|$)", re.I
+)
+
+
+def check_environment(context: Context) -> Iterator[Complaint]:
+    yield from _conda(context)
+    yield from _modules(context)
+    yield from _exported(context)
+    yield from _other_python(context)
+    yield from _folders(context)
+    yield from _home(context)
+
+
+def _words(start: Start) -> list[str]:
+    last = start.stages[-1]
+    return [last.name, *(each.shown for each in last.arguments)]
+
+
+def _conda(context: Context) -> Iterator[Complaint]:
+    """`conda activate` where no line defines conda's shell function."""
+    if LOGIN_SHELL.match(context.script.shebang):
+        return
+    said_init = False
+    for start in context.script.starts:
+        words = _words(start)
+        name = words[0]
+        if name in ("source", ".", "eval") or (
+            name in ("module", "ml") and any(map(CONDA_MODULE.search, words[1:]))
+        ):
+            return
+        if name in ("conda", "mamba") and words[1:2] == ["init"]:
+            said_init = True
+        if name in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
+            line = start.line
+            source = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
+            if not said_init:
+                source = 'source "$HOME/miniconda3/etc/profile.d/conda.sh"'
+            edits = (Edit(line, (source,), inserts=True),)
+            yield find("conda-not-initialised", line, edits)
+            return
+
+
+def _modules(context: Context) -> Iterator[Complaint]:
+    """`module` in a shell that is not bash."""
+    if not re.fullmatch(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:sh|dash)\s*", context.script.shebang):
+        return
+    if not context.is_slurm:
+        return
+    for start in context.script.starts:
+        words = _words(start)
+        if words[0] in ("source", "."):
+            return
+        if words[0] in ("module", "ml"):
+            yield find("module-in-sh", start.line, (Edit(1, ("#!/bin/bash",)),))
+            return
+
+
+def _exported(context: Context) -> Iterator[Complaint]:
+    """`--export=NONE`, or a list, which srun's tasks inherit."""
+    if not context.is_slurm:
+        return
+    value = context.request.value("export")
+    if value is None or value.upper().startswith(("ALL", "NIL")):
+        return
+    if context.script.uses("SLURM_EXPORT_ENV"):
+        return
+    for start in context.script.starts:
+        srun = start.stage("srun")
+        if srun is None or srun.has("export"):
+            continue
+        edits = (Edit(start.line, ("export SLURM_EXPORT_ENV=ALL",), inserts=True),)
+        yield find("export-none", start.line, edits, value=value)
+        return
+
+
+def _other_python(context: Context) -> Iterator[Complaint]:
+    """Another Python than the environment's that the script has activated."""
+    environment = ""
+    for start in context.script.starts:
+        words = _words(start)
+        if words[0] in ("source", ".") and words[1:] and ACTIVATES.search(words[1]):
+            environment = words[1].removesuffix("bin/activate").rstrip("/")
+        elif words[0] in ("conda", "mamba") and words[1:2] == ["activate"]:
+            environment = words[2] if len(words) > 2 else "base"
+        elif words[0] in ("deactivate",):
+            environment = ""
+        elif words[0] in ("module", "ml") and environment:
+            loaded = [each for each in words[1:] if PYTHON_MODULE.search(each)]
+            if loaded and words[1:2] != ["unload"] and _python_follows(context, start.line):
+                yield find("other-python", start.line, what=f"module {loaded[0]}",
+                           environment=environment)  # fmt: skip
+        python = start.python
+        if python is None or python.place is None or not environment or start.stage("wrapper"):
+            continue
+        typed = python.place.shown
+        if typed.startswith("/") and environment not in typed and "$" not in typed:
+            mended = context.line(start.line).replace(typed, "python", 1)
+            yield find("other-python", start.line, (Edit(start.line, (mended,)),), what=typed,
+                       environment=environment)  # fmt: skip
+
+
+def _python_follows(context: Context, line: int) -> bool:
+    return any(start.line > line for start, _ in context.pythons)
+
+
+def _folders(context: Context) -> Iterator[Complaint]:
+    """Folders that do not exist, or that are made after Slurm has needed them."""
+    made: set[str] = set()
+    for start in context.script.starts:
+        words = _words(start)
+        if words[0] == "mkdir":
+            made |= {each.rstrip("/") for each in words[1:] if not each.startswith("-")}
+        if words[0] == "cd" and len(words) == 2 and not start.command.is_conditional:
+            folder = words[1].rstrip("/")
+            if folder.startswith("/") and "$" not in folder and folder not in made:
+                path = Path(folder)
+                if _is_absent(path):
+                    yield find("missing-folder", start.line, folder=folder, parent=path.parent)
+    if context.is_slurm:
+        for name in ("output", "error"):
+            option = context.request.options.get(name)
+            folder = (option.value or "").rpartition("/")[0] if option else ""
+            plain = folder.removeprefix("./")
+            if option and plain and plain in {each.removeprefix("./") for each in made}:
+                yield find("log-folder-too-late", option.line, folder=folder)
+                return
+
+
+def _is_absent(path: Path) -> bool:
+    """Whether its parent can be read here and does not have it; elsewhere nobody knows."""
+    try:
+        return len(path.parts) > 2 and path.parent.is_dir() and not path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _home(context: Context) -> Iterator[Complaint]:
+    """PBS and Grid Engine start a job in the home folder."""
+    scheduler, request = context.script.scheduler, context.request
+    if scheduler not in ("pbs", "sge"):
+        return
+    moves = {"cwd", "wd"} if scheduler == "sge" else {"d", "w"}
+    if moves & set(request.options):
+        return
+    if any(_words(start)[0] in ("cd", "pushd") for start in context.script.starts):
+        return
+    for start, stage in context.pythons:
+        if stage.is_module or stage.script.startswith(("/", "$", "~")):
+            continue
+        line = context.script.first_command or start.line
+        if scheduler == "pbs":
+            edits = (Edit(line, ('cd "$PBS_O_WORKDIR"',), inserts=True),)
+        else:
+            edits = (Edit(line, ("#$ -cwd",), inserts=True),)
+        mend = edits[0].new[0]
+        yield find("starts-at-home", start.line, edits, script=stage.script, mend=mend)
+        return

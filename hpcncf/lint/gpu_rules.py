@@ -1,0 +1,192 @@
+"""Rules for GPUs: requested and not used, used and not requested, fewer than ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from hpcncf.batch.edits import Edit
+from hpcncf.batch.launchers import Stage
+from hpcncf.batch.script import Start
+from hpcncf.errors import plural
+from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
+from hpcncf.lint.rules import Complaint
+
+DEVICE: Final = frozenset({"device", "accelerator", "dev"})
+COUNT: Final = frozenset({"gpus", "num-gpus", "ngpus", "n-gpus", "n-gpu", "devices"})
+ON_CPU: Final = frozenset(
+    {"no-cuda", "cpu", "use-cpu", "no-gpu", "cpu-only", "nogpu", "disable-cuda"}
+)
+GPU_VALUE: Final = re.compile(r"(?:cuda|gpu)(?::\d+)?")
+VISIBLE: Final = re.compile(r"\d+(?:,\d+)*")
+
+
+def check_gpus(context: Context) -> Iterator[Complaint]:
+    request = context.request
+    if context.script.scheduler is None:
+        return
+    if request.has_gpus:
+        yield from _unused(context)
+        yield from _ranks_against_gpus(context)
+        yield from _visible_devices(context)
+    elif not request.is_exclusive and not _may_have_gpus(context):
+        for _, stage in context.pythons:
+            if option := next(
+                (each for each in options_of(stage) if _wants_gpu(each.name, each.shown)), None
+            ):
+                yield find(
+                    "gpu-not-requested", option.line, said=f"{option.name} {option.shown}".strip()
+                )
+
+
+def _may_have_gpus(context: Context) -> bool:
+    """Whether an option that names kinds of nodes could stand for GPUs."""
+    request = context.request
+    return any(
+        "gpu" in (request.value(name) or "").lower()
+        for name in ("constraint", "qos", "gres", "tres-per-node", "nodelist", "R", "app")
+    )
+
+
+def _wants_gpu(name: str, shown: str) -> bool:
+    if name in DEVICE:
+        return GPU_VALUE.fullmatch(shown.lower()) is not None
+    if name in ("gpus", "num-gpus", "ngpus", "n-gpus", "n-gpu"):
+        return shown.isdigit() and int(shown) > 0
+    return False
+
+
+def _stays_on_cpu(context: Context, start: Start, stage: Stage) -> str:
+    """The words that keep a program on the CPU; empty if none do."""
+    for option in options_of(stage):
+        if option.name in DEVICE and option.shown.lower() == "cpu":
+            return f"--{option.name} cpu"
+        if option.name in ON_CPU and option.shown.lower() not in ("0", "false", "no"):
+            return f"--{option.name}"
+        if option.name in COUNT and option.shown == "0" and option.name != "devices":
+            return f"--{option.name} 0"
+        if option.name in ("use-gpu", "use-cuda", "gpu", "cuda") and option.shown.lower() in (
+            "false", "no", "off",
+        ):  # fmt: skip
+            return f"--{option.name} {option.shown}"
+    visible = start.variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.text in ("", "-1") and not visible.origins:
+        return "CUDA_VISIBLE_DEVICES"
+    facts = context.facts(stage)
+    return 'device "cpu" in the program' if facts and facts.stays_on_cpu else ""
+
+
+def _unused(context: Context) -> Iterator[Complaint]:
+    reasons = [(start, _stays_on_cpu(context, start, stage)) for start, stage in context.pythons]
+    others = [
+        start
+        for start in context.script.starts
+        if start.stages[-1].kind == "program" and start.stage("srun", "mpirun", "wrapper")
+    ]
+    if not reasons or not all(why for _, why in reasons) or others:
+        return
+    start, why = reasons[0]
+    request = context.request
+    option = next(
+        (
+            request.options[name]
+            for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpu")
+            if name in request.options
+        ),
+        None,
+    )
+    directive = next(
+        (each for each in context.script.directives if option and each.line == option.line), None
+    )
+    is_alone = directive is not None and len(directive.options) == 1
+    edits = (Edit(option.line, ()),) if option and is_alone else ()
+    yield find("gpu-unused", start.line, edits, why=why)
+
+
+def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
+    request = context.request
+    gpus = request.gpus_on_node
+    if not gpus or "gpus-per-task" in request.options or "shard" in (request.value("gres") or ""):
+        return
+    for start, stage in context.pythons:
+        if _stays_on_cpu(context, start, stage):
+            continue
+        line, ranks, is_whole = _ranks_on_node(context, start)
+        counted = next(
+            (each for each in options_of(stage) if each.name in COUNT and each.shown.isdigit()),
+            None,
+        )
+        wanted = int(counted.shown) if counted is not None else 0
+        most = gpus * (context.nodes if counted and counted.name == "num-gpus" else 1)
+        if ranks > gpus:
+            edits = _more_gpus(context, ranks)
+            said = plural(ranks, "rank")
+            yield find("fewer-gpus-than-ranks", line, edits, ranks=said, gpus=plural(gpus, "GPU"))
+        elif counted is not None and wanted > most:
+            edits = _more_gpus(context, wanted)
+            said = f"--{counted.name} {wanted}"
+            at = counted.line
+            yield find("fewer-gpus-than-ranks", at, edits, ranks=said, gpus=plural(gpus, "GPU"))
+        elif is_whole and 1 <= ranks < gpus and not start.command.background:
+            yield find("idle-gpus", line, used=ranks, gpus=gpus)
+        elif (
+            (
+                counted is not None
+                and 0 < int(counted.shown) < gpus
+                and start.stage(*LAUNCHERS) is None
+            )
+            and counted.name != "devices"
+            and not start.command.background
+        ):
+            yield find("idle-gpus", counted.line, used=int(counted.shown), gpus=gpus)
+
+
+def _ranks_on_node(context: Context, start: Start) -> tuple[int, int, bool]:
+    """Line, ranks on a node, and whether each of them takes one GPU."""
+    launcher = start.stage("torchrun")
+    if launcher is not None:
+        word = launcher.get("nproc-per-node")
+        number = word.number if word else (1 if start.stage("torchrun") else None)
+        if word is not None and number is None:
+            return start.line, 0, False
+        return (word.word.line if word else start.line), number or 0, word is not None
+    accelerate = start.stage("accelerate")
+    if accelerate is not None:
+        processes = accelerate.number("num-processes")
+        machines = accelerate.number("num-machines") or context.nodes
+        return start.line, (processes or 0) // max(machines, 1), processes is not None
+    srun = start.stage("srun")
+    if srun is None or context.is_unknown_step(srun) or srun.has("gpus-per-task", "gres", "gpus"):
+        return start.line, 0, False
+    return start.line, context.step_tasks_on_node(srun), context.step_tasks_on_node(srun) > 1
+
+
+def _more_gpus(context: Context, ranks: int) -> tuple[Edit, ...]:
+    request = context.request
+    for name in ("gres", "gpus-per-node"):
+        option = request.options.get(name)
+        if option is not None and option.value and option.value.count(",") == 0:
+            value = re.sub(r"\d+$", str(ranks), option.value)
+            if value == option.value:
+                value = f"{option.value}:{ranks}"
+            text = context.line(option.line)
+            start, end = option.value_start, option.value_end
+            return (Edit(option.line, (f"{text[:start]}{value}{text[end:]}",)),)
+    return ()
+
+
+def _visible_devices(context: Context) -> Iterator[Complaint]:
+    for assigned in context.script.assigned:
+        if assigned.name != "CUDA_VISIBLE_DEVICES" or assigned.command.loops:
+            continue
+        text = assigned.value.text
+        is_whole_job = assigned.command.exports or not assigned.command.words
+        if not text or not VISIBLE.fullmatch(text) or assigned.value.origins or not is_whole_job:
+            continue
+        if assigned.command.is_conditional or assigned.command.background:
+            continue
+        line = context.line(assigned.line)
+        is_alone = re.fullmatch(r"\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=\S+\s*", line)
+        edits = (Edit(assigned.line, ()),) if is_alone else ()
+        yield find("cuda-visible-devices", assigned.line, edits, value=text)

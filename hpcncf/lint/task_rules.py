@@ -1,0 +1,360 @@
+"""Rules for tasks, slots and processes: what is requested against what the script starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from hpcncf.batch.edits import Edit
+from hpcncf.batch.launchers import Stage
+from hpcncf.batch.script import Start
+from hpcncf.errors import plural
+from hpcncf.lint.batch_context import INTERACTIVE, Context, find, replace_value
+from hpcncf.lint.rules import Complaint
+
+# Commands that end at once, or do not keep a script from its end.
+_SHORT = """
+echo printf date exit cd ls rm mkdir pwd deactivate set unset true : export hostname env
+printenv module ml source . conda cat touch cp mv trap return scontrol sacct seff
+"""
+SHORT: Final = frozenset(_SHORT.split())
+REACHES_NODES: Final = frozenset(
+    {"ssh", "pdsh", "clush", "parallel", "ray", "dask", "blaunch", "pbsdsh"}
+)
+PLAIN_COMMANDS: Final = frozenset(
+    {"hostname", "echo", "env", "nvidia-smi", "date", "lscpu", "nproc"}
+)
+SHARED_ENVIRONMENTS: Final = re.compile(r"(?:mpi|orte|impi|mvapich|rr|fill|distributed|multinode)")
+ONE_HOST_ENVIRONMENTS: Final = re.compile(r"(?:smp|omp|openmp|shm|thread|single|local|shared|make)")
+
+
+def check_tasks(context: Context) -> Iterator[Complaint]:
+    if context.is_slurm:
+        yield from _single_process(context)
+        yield from _nodes_without_launcher(context)
+        yield from _srun(context)
+        yield from _mpirun(context)
+    yield from _slots(context)
+    yield from _background(context)
+
+
+def _single_process(context: Context) -> Iterator[Complaint]:
+    """Several tasks on one node, and one process that the shell itself starts."""
+    request = context.request
+    tasks = request.task_count
+    if tasks < 2 or context.launches or context.nodes > 1:
+        return
+    started = [
+        (start, stage) for start, stage in context.plain_pythons if not start.command.background
+    ]
+    for start, stage in started:
+        if context.may_be_ranks(stage):
+            yield find("ranks-without-launcher", start.line, tasks=tasks)
+        else:
+            yield find(
+                "tasks-for-threads", start.line, one_task(context, tasks), tasks=tasks,
+                cores=tasks * (request.cores_per_task or 1),
+            )  # fmt: skip
+    if started:
+        return
+    for start in context.script.starts:
+        if start.stages[-1].name in INTERACTIVE:
+            yield find(
+                "tasks-for-threads", start.line, one_task(context, tasks), tasks=tasks,
+                cores=tasks * (request.cores_per_task or 1),
+            )  # fmt: skip
+
+
+def one_task(context: Context, tasks: int) -> tuple[Edit, ...]:
+    """The directives as one task with all cores."""
+    request = context.request
+    option = request.options.get("ntasks") or request.options.get("ntasks-per-node")
+    if option is None or not option.line:
+        return ()
+    text = context.line(option.line)
+    cores = tasks * (request.cores_per_task or 1)
+    name = "ntasks" if option.name == "ntasks" else "ntasks-per-node"
+    edits = [Edit(option.line, (replace_value(text, option, "1"),))]
+    given = request.options.get("cpus-per-task")
+    if given is not None:
+        changed = replace_value(context.line(given.line), given, str(cores))
+        if given.line == option.line:
+            return ()
+        edits.append(Edit(given.line, (changed,)))
+    else:
+        new = (edits[0].new[0], f"#SBATCH --cpus-per-task={cores}")
+        edits[0] = Edit(option.line, new)
+    both = request.options.get("ntasks-per-node") if name == "ntasks" else None
+    if both is not None and both.line != option.line:
+        edits.append(Edit(both.line, (replace_value(context.line(both.line), both, "1"),)))
+    return tuple(edits)
+
+
+def _nodes_without_launcher(context: Context) -> Iterator[Complaint]:
+    """Several nodes, and a process or a launcher of one node that the shell itself starts."""
+    if context.nodes < 2:
+        return
+    if any(
+        start.stage("srun", "mpirun") or _goes_elsewhere(start) for start in context.script.starts
+    ):
+        return
+    for start, _ in context.pythons:
+        launcher = start.stage("torchrun", "accelerate", "deepspeed")
+        if launcher and launcher.kind == "deepspeed":
+            continue  # it starts other nodes by ssh
+        if launcher is None and context.launches:
+            continue
+        yield find("one-task-for-nodes", start.line, nodes=context.nodes)
+
+
+def _goes_elsewhere(start: Start) -> bool:
+    """ssh, a script of the user's, or another tool that reaches other nodes."""
+    last = start.stages[-1]
+    if last.name in REACHES_NODES:
+        return True
+    is_own = last.kind in ("shell", "program") and last.name.endswith((".sh", "bash"))
+    return is_own and bool(last.script or last.kind == "program")
+
+
+def _computes(start: Start) -> bool:
+    """Whether a step does the job's work, and not only shows something."""
+    last = start.stages[-1]
+    return last.name not in PLAIN_COMMANDS and not any(
+        stage.kind == "srun" and stage.has("pty") for stage in start.chain
+    )
+
+
+def _srun(context: Context) -> Iterator[Complaint]:
+    request = context.request
+    tasks = request.task_count
+    for start in context.script.starts:
+        srun = next((stage for stage in start.stages if stage.kind == "srun"), None)
+        if srun is None or not _computes(start):
+            continue
+        line = start.line
+        yield from _too_large(context, srun, line)
+        if context.is_unknown_step(srun):
+            continue
+        step = context.step_tasks(srun)
+        on_node = context.step_tasks_on_node(srun)
+        torchrun = start.stage("torchrun", "accelerate")
+        if torchrun and on_node > 1 and torchrun.get("nproc-per-node", "num-processes"):
+            processes = torchrun.number("nproc-per-node", "num-processes")
+            yield find(
+                "torchrun-per-task", line, _one_task_per_node(context), tasks=on_node,
+                processes=processes * on_node if processes else "all",
+            )  # fmt: skip
+        in_background = start.command.background
+        if start.command.loops and in_background and tasks > 1 and not srun.has("ntasks"):
+            if not srun.has("nodes", "ntasks-per-node"):
+                edits = _add_to_srun(context, start, "--ntasks=1 --exact")
+                yield find("srun-in-loop", line, edits, tasks=tasks)
+        elif in_background and step < tasks and tasks > 1:
+            yield from _waiting_steps(context, start, srun)
+        elif start.python and step > 1 and not torchrun:
+            facts = context.facts(start.python)
+            if facts is not None and not facts.is_distributed:
+                yield find("copies-by-srun", line, tasks=step)
+        if (request.cores_per_task or 1) > 1 and not _passes_cores(srun, start):
+            loses = on_node > 1 or srun.has("exact", "exclusive") or _binds(srun)
+            if loses:
+                edits = _add_to_srun(context, start, "--cpus-per-task=$SLURM_CPUS_PER_TASK")
+                yield find("srun-without-cores", line, edits, cores=request.cores_per_task)
+    yield from _idle_tasks(context)
+
+
+def _passes_cores(srun: Stage, start: Start) -> bool:
+    return srun.has("cpus-per-task", "cpus-per-gpu") or "SRUN_CPUS_PER_TASK" in start.variables
+
+
+def _binds(srun: Stage) -> bool:
+    binding = srun.get("cpu-bind")
+    return binding is not None and re.search(r"core|thread|rank", binding.shown) is not None
+
+
+def _add_to_srun(context: Context, start: Start, options: str) -> tuple[Edit, ...]:
+    """The line with more options after `srun`, if it is on one line."""
+    text = context.line(start.line)
+    changed = re.sub(r"\bsrun\b", lambda _: f"srun {options}", text, count=1)
+    return (Edit(start.line, (changed,)),) if changed != text else ()
+
+
+def _one_task_per_node(context: Context) -> tuple[Edit, ...]:
+    request = context.request
+    option = request.options.get("ntasks-per-node") or request.options.get("ntasks")
+    if option is None:
+        return ()
+    on_node = request.tasks_on_node or 1
+    value = "1" if option.name == "ntasks-per-node" else str(context.nodes)
+    edits = [Edit(option.line, (replace_value(context.line(option.line), option, value),))]
+    cores = request.options.get("cpus-per-task")
+    if cores is not None and cores.line != option.line:
+        all_cores = str((request.cores_per_task or 1) * on_node)
+        text = replace_value(context.line(cores.line), cores, all_cores)
+        edits.append(Edit(cores.line, (text,)))
+    return tuple(edits)
+
+
+def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
+    """More processors than the job has, hardware threads counted."""
+    request = context.request
+    if request.is_exclusive or srun.has("overcommit", "jobid"):
+        return
+    if {"cpus-per-gpu", "overcommit"} & set(request.options):
+        return
+    tasks, cores = srun.number("ntasks"), srun.number("cpus-per-task")
+    if tasks is None and cores is None:
+        return
+    allocated = request.task_count * (request.cores_per_task or 1)
+    needed = (tasks or 1) * (cores or 1)
+    if needed > 2 * allocated and "ntasks-per-gpu" not in request.options:
+        yield find("step-too-large", line, needed=needed, allocated=plural(allocated, "core"))
+
+
+def _waiting_steps(context: Context, start: Start, srun: Stage) -> Iterator[Complaint]:
+    """Steps beside each other that Slurm starts one after another."""
+    shares_cores = srun.has("exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu")
+    memory = context.request.options.get("mem")
+    takes_all_memory = (
+        memory is not None
+        and memory.value != "0"
+        and not srun.has("mem", "mem-per-cpu", "mem-per-gpu", "overlap")
+    )
+    if shares_cores and not takes_all_memory:
+        return
+    what = "memory" if shares_cores else "cores"
+    option = "--mem-per-cpu=..." if shares_cores else "--exact"
+    edits = () if shares_cores else _add_to_srun(context, start, option)
+    yield find("steps-wait", start.line, edits, what=what, option=option)
+
+
+def _idle_tasks(context: Context) -> Iterator[Complaint]:
+    """One launch in the foreground that uses fewer tasks than there are."""
+    tasks = context.request.task_count
+    launched = [
+        (start, stage)
+        for start in context.script.starts
+        for stage in start.stages[:1]
+        if stage.kind in ("srun", "mpirun") and _computes(start)
+    ]
+    if tasks < 2 or not launched or "overcommit" in context.request.options:
+        return
+    used = [_tasks_of(context, start, stage) for start, stage in launched]
+    if any(each is None for each in used) or any(start.command.background for start, _ in launched):
+        return
+    most = max(each for each in used if each is not None)
+    start, stage = launched[0]
+    is_hybrid = stage.has("map-by", "ppn", "npernode", "cpus-per-task", "bind-to", "cpus-per-proc")
+    threads = start.variables.get("OMP_NUM_THREADS")
+    has_threads = threads is not None and threads.text != "1"
+    if most < tasks and not is_hybrid and not has_threads:
+        yield find("idle-tasks", start.line, used=most, tasks=tasks)
+
+
+def _tasks_of(context: Context, start: Start, stage: Stage) -> int | None:
+    if start.command.loops:
+        return None
+    if stage.kind == "srun":
+        return None if context.is_unknown_step(stage) else context.step_tasks(stage)
+    return stage.number("np", "n", "c")
+
+
+def _mpirun(context: Context) -> Iterator[Complaint]:
+    """More ranks than Open MPI finds slots."""
+    request = context.request
+    tasks = request.task_count
+    if request.is_exclusive and request.tasks is None:
+        return
+    for start in context.script.starts:
+        stage = next((each for each in start.stages if each.kind == "mpirun"), None)
+        if stage is None or stage.name not in ("mpirun", "mpiexec", "orterun", "prun"):
+            continue
+        hosts = ("host", "H", "hostfile", "machinefile", "f", "oversubscribe", "use-hwthread-cpus")
+        mapped = stage.get("map-by")
+        if stage.has(*hosts) or (mapped and "oversubscribe" in mapped.shown.lower()):
+            continue
+        ranks = stage.number("np", "n")
+        if ranks is not None and ranks > tasks:
+            yield find("mpirun-slots", start.line, _more_tasks(context, ranks), ranks=ranks,
+                       tasks=plural(tasks, "slot"))  # fmt: skip
+
+
+def _more_tasks(context: Context, ranks: int) -> tuple[Edit, ...]:
+    request = context.request
+    option = request.options.get("ntasks")
+    cores = request.options.get("cpus-per-task")
+    edits: list[Edit] = []
+    if option is not None:
+        edits.append(
+            Edit(option.line, (replace_value(context.line(option.line), option, str(ranks)),))
+        )
+    if cores is not None and (option is None or option.line != cores.line):
+        each = max((request.cores_per_task or 1) * request.task_count // ranks, 1)
+        text = replace_value(context.line(cores.line), cores, str(each))
+        new = (text,) if option is not None else (f"#SBATCH --ntasks={ranks}", text)
+        edits.append(Edit(cores.line, new))
+    return tuple(edits)
+
+
+def _slots(context: Context) -> Iterator[Complaint]:
+    """LSF, PBS and Grid Engine: slots that may lie on several hosts, and one process."""
+    request, scheduler = context.request, context.script.scheduler
+    if scheduler in (None, "slurm") or context.launches:
+        return
+    plain = [start for start, _ in context.plain_pythons if not start.command.background]
+    if not plain:
+        return
+    start = plain[0]
+    nodes = request.nodes
+    if scheduler == "lsf":
+        slots = request.number("n") or 1
+        if slots > 1 and nodes is None and "hosts" not in (request.value("R") or ""):
+            option = request.options["n"]
+            new = (context.line(option.line), '#BSUB -R "span[hosts=1]"')
+            yield find("slots-on-several-hosts", start.line, (Edit(option.line, new),),
+                       slots=slots, request=f"-n {slots}", mend='-R "span[hosts=1]"')  # fmt: skip
+        elif (nodes or 1) > 1:
+            yield find("one-task-for-nodes", start.line, nodes=nodes)
+    elif scheduler == "sge":
+        name, slots = request.resources.get("pe", ""), request.cores or 1
+        is_shared = SHARED_ENVIRONMENTS.search(name.lower())
+        if slots > 1 and is_shared and not ONE_HOST_ENVIRONMENTS.search(name.lower()):
+            option = request.options["pe"]
+            mended = replace_value(context.line(option.line), option, f"smp {slots}")
+            yield find("slots-on-several-hosts", start.line, (Edit(option.line, (mended,)),),
+                       slots=slots, request=f"-pe {name} {slots}",
+                       mend=f"-pe smp {slots}")  # fmt: skip
+    elif (nodes or 1) > 1 and request.resources.get("place") != "pack":
+        cores = request.cores_per_task or 1
+        if cores > 1:
+            yield find("one-task-for-nodes", start.line, nodes=nodes)
+        else:
+            mend = f"select=1:ncpus={nodes}"
+            yield find("slots-on-several-hosts", start.line, slots=nodes,
+                       request=f"{request.resources.get('chunks_by', 'select')}={nodes}",
+                       mend=mend)  # fmt: skip
+
+
+def _background(context: Context) -> Iterator[Complaint]:
+    """Background jobs that the script's end ends."""
+    starts = [each for each in context.script.starts if not each.by]
+    waits = [
+        index
+        for index, start in enumerate(starts)
+        if start.stages[0].name in ("wait", "fg") and not start.command.background
+    ]
+    for index, start in enumerate(starts):
+        if not start.command.background or start.stages[-1].name in SHORT | {"sleep"}:
+            continue
+        if any(later > index for later in waits):
+            continue
+        following = [each for each in starts[index + 1 :] if not each.command.background]
+        if any(each.stages[-1].name not in SHORT for each in following):
+            continue
+        if any(block.kind == "function" for block in start.command.blocks):
+            continue
+        last = context.script.lines
+        at = len(last) + (1 if last[-1] else 0)
+        edits = (Edit(at, ("wait",), inserts=True),)
+        yield find("no-wait", start.line, edits)

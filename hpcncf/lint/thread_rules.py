@@ -1,0 +1,269 @@
+"""Rules for threads and workers: how many there are, and how many cores they have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from hpcncf.batch.edits import Edit
+from hpcncf.batch.launchers import Argument
+from hpcncf.batch.script import Assignment, Start
+from hpcncf.errors import plural
+from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
+from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
+
+COUNTS_NODE: Final = re.compile(
+    r"nproc\s+--all|/proc/cpuinfo|\blscpu\b|getconf\s+_NPROCESSORS|sysctl\b|SLURM_CPUS_ON_NODE"
+    r"|SLURM_JOB_CPUS_PER_NODE"
+)
+COUNTS_CORES: Final = re.compile(r"\bnproc\b")
+JOB_COUNTS: Final = frozenset({"SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"})
+WORKER_OPTIONS: Final = frozenset(
+    {"num-workers", "workers", "dataloader-num-workers", "loader-workers", "n-workers", "nworkers"}
+)
+THREAD_OPTIONS: Final = re.compile(
+    r"(?:num-?|n-?)?threads?|nthreads?|n-jobs|njobs|num-threads|num-cpus|n-cpus|cpus|ncores|cores"
+)
+BESIDE: Final = re.compile(r"jobs|workers|proc|threads|cpus|cores|parallel|^j$|^n$|^p$|^t$")
+TRAINS: Final = re.compile(
+    r"train|fit|learn|torch|ncf|model|tune|sweep|grid|search|recsys|embed|matrix|factor|als|bpr"
+)
+FIXED_BY_SCHEDULER: Final = {
+    "slurm": "$SLURM_CPUS_PER_TASK",
+    "lsf": "$LSB_DJOB_NUMPROC",
+    "pbs": "$NCPUS",
+    "sge": "$NSLOTS",
+}
+QUIET: Final = frozenset({"echo", "printf", "[", "[[", "test", "if", "exit"})
+
+
+def check_threads(context: Context) -> Iterator[Complaint]:
+    for assigned in context.script.assigned:
+        if assigned.name in THREAD_VARIABLES:
+            yield from _thread_variable(context, assigned)
+    alone = _runs_alone(context)
+    # Chunks of PBS on several nodes are another rule's.
+    has_one_node = context.is_slurm or (context.request.nodes or 1) == 1
+    cores_of_job = context.request.cores if has_one_node else None
+    for start, stage in context.pythons:
+        for option in options_of(stage):
+            value = option.value
+            if value is None or context.script.scheduler is None:
+                continue
+            if counted := _counts_too_much(context, value, start):
+                yield find("threads-of-node", option.line, counted=counted, mend=_mend(context))
+            if value.number is None:
+                continue
+            if option.name in WORKER_OPTIONS:
+                cores = _cores_of_rank(context, start)
+                if cores is not None and (alone or cores > 1):
+                    yield from too_many_workers(option.line, value.number, cores)
+            elif THREAD_OPTIONS.fullmatch(option.name) and alone and not value.origins:
+                yield from too_many_threads(option.line, value.number, cores_of_job)
+    yield from _too_few(context)
+    yield from _several_processes(context)
+    yield from _empty_variables(context)
+
+
+def _runs_alone(context: Context) -> bool:
+    """Whether the job is one task, or slots for one process."""
+    return not context.is_slurm or context.request.task_count == 1
+
+
+def _cores_of_rank(context: Context, start: Start) -> int | None:
+    """Cores of one rank: a launcher's share of its task."""
+    cores = context.request.cores
+    launcher = start.stage("torchrun", "accelerate")
+    if launcher is None or cores is None:
+        return cores
+    processes = launcher.number("nproc-per-node", "num-processes")
+    return max(cores // processes, 1) if processes else None
+
+
+def _mend(context: Context) -> str:
+    """The variable that holds the cores of a rank."""
+    return FIXED_BY_SCHEDULER[context.script.scheduler or "slurm"]
+
+
+def _thread_variable(context: Context, assigned: Assignment) -> Iterator[Complaint]:
+    request = context.request
+    line, value = assigned.line, assigned.value
+    if context.script.scheduler is None:
+        return
+    text = context.line(line)
+    counted = _counts_too_much(context, value, None)
+    if counted and not assigned.in_task:
+        mend = _mend(context)
+        mended = re.sub(
+            rf"({assigned.name}=)(\S*\$\([^)]*\)\S*|`[^`]*`|\S+)", rf"\g<1>{mend}", text, count=1
+        )
+        edits = (Edit(line, (mended,)),) if mended != text else ()
+        yield find("threads-of-node", line, edits, counted=counted, mend=mend)
+        return
+    if value.number is None or "unset" in text:
+        return
+    cores = request.cores_per_task
+    if cores is None and (not context.is_slurm or request.task_count == 1):
+        cores = request.cores
+    yield from too_many_threads(line, value.number, cores)
+
+
+def _counts_too_much(context: Context, value: Argument, start: Start | None) -> str:
+    """The command that counts more cores than a rank has; empty if none does."""
+    request = context.request
+    if (
+        "nproc()" not in value.origins
+        and not value.origins & JOB_COUNTS
+        and not any(
+            part.kind == "command" and COUNTS_NODE.search(part.text) for part in value.word.parts
+        )
+    ):
+        return ""
+    text = " ".join(
+        part.text if part.kind != "variable" else f"${part.text}" for part in value.word.parts
+    )
+    counts_node = COUNTS_NODE.search(text)
+    several = context.is_slurm and _ranks_on_node(context) > 1
+    if value.origins & JOB_COUNTS:
+        return "SLURM_CPUS_ON_NODE" if several else ""
+    if context.is_slurm:
+        if several:
+            return "nproc"
+        is_shared = not request.is_exclusive
+        return counts_node[0] if counts_node and is_shared else ""
+    if request.is_exclusive or (start is not None and start.stage("mpirun")):
+        return ""
+    return counts_node[0] if counts_node else "nproc"
+
+
+def _ranks_on_node(context: Context) -> int:
+    """Ranks that one srun, mpirun or torchrun starts on a node."""
+    most = 1
+    for start in context.script.starts:
+        srun = start.stage("srun")
+        computes = start.stages[-1].kind in ("python", "shell")
+        if srun is not None and computes and not context.is_unknown_step(srun):
+            most = max(most, context.step_tasks_on_node(srun))
+        mpirun = start.stage("mpirun")
+        if mpirun is not None:
+            most = max(most, mpirun.number("np", "n") or context.request.task_count)
+        launcher = start.stage("torchrun")
+        if launcher is not None:
+            most = max(most, launcher.number("nproc-per-node") or 1)
+    return most
+
+
+def _too_few(context: Context) -> Iterator[Complaint]:
+    """One thread on many cores, and nothing else that would use them."""
+    cores = context.request.cores
+    if cores is None or cores < 4 or not _runs_alone(context) or context.request.has_gpus:
+        return
+    if len(context.pythons) != 1 or context.launches:
+        return
+    start, stage = context.pythons[0]
+    if start.command.background or start.command.loops or start.stage(*LAUNCHERS):
+        return
+    if any(BESIDE.search(option.name) for option in options_of(stage)):
+        return
+    facts = context.facts(stage)
+    if facts is not None and facts.starts_processes:
+        return
+    for assigned in context.script.assigned:
+        number = assigned.value.number
+        if assigned.name == "OMP_NUM_THREADS" and number and number * 2 <= cores:
+            if assigned.value.origins or assigned.line > start.line:
+                continue
+            text = context.line(assigned.line)
+            mend = _mend(context)
+            mended = text.replace(f"OMP_NUM_THREADS={number}", f"OMP_NUM_THREADS={mend}")
+            edits = (Edit(assigned.line, (mended,)),) if mended != text else ()
+            yield find(
+                "too-few-threads", assigned.line, edits, threads=plural(number, "thread"),
+                cores=cores,
+            )  # fmt: skip
+
+
+def _several_processes(context: Context) -> Iterator[Complaint]:
+    """Programs beside each other, each with as many threads as the job has cores."""
+    cores = context.request.cores
+    if cores is None or cores < 2 or not _runs_alone(context):
+        return
+    beside = [
+        (start, stage)
+        for start, stage in context.plain_pythons
+        if start.command.background and not start.in_task
+    ]
+    if not beside:
+        return
+    processes = 0
+    for start, _ in beside:
+        loops = start.command.loops
+        turns = [len(block.values) for block in loops if block.kind == "for"]
+        literal = all(word.literal for block in loops for word in block.values)
+        if loops and (not turns or not literal):
+            return  # nobody knows how many
+        count = 1
+        for turn in turns:
+            count *= max(turn, 1)
+        processes += count
+    start, stage = beside[0]
+    facts = context.facts(stage)
+    is_heavy = facts.computes if facts else TRAINS.search(stage.script.lower()) is not None
+    threads = next(
+        (start.variables[name] for name in THREAD_VARIABLES if name in start.variables), None
+    )
+    if threads is None:
+        has_own = any(THREAD_OPTIONS.fullmatch(option.name) for option in options_of(stage))
+        if processes < 3 or not is_heavy or has_own or start.stage("wrapper"):
+            return
+        each = cores
+    elif threads.text and threads.text.isdigit():
+        each = int(threads.text)
+    else:
+        return
+    if processes * each > 2 * cores or (threads is not None and processes * each > 1.5 * cores):
+        fitting = max(cores // processes, 1)
+        text = context.line(start.line)
+        mended = re.sub(r"^(\s*)", rf"\g<1>OMP_NUM_THREADS={fitting} ", text, count=1)
+        edits = (Edit(start.line, (mended,)),) if threads is None else ()
+        yield find(
+            "processes-times-threads", start.line, edits, processes=processes,
+            threads=plural(each, "thread"), cores=plural(cores, "core"), fitting=fitting,
+        )  # fmt: skip
+
+
+def _empty_variables(context: Context) -> Iterator[Complaint]:
+    """Variables that the job lacks, because no directive asks for what they tell."""
+    told: set[str] = set()
+    if context.script.scheduler is None:
+        return
+    for command, name in context.script.empty_uses:
+        option = _option_of(name)
+        if name in told or command.name in QUIET or command.is_condition or not option:
+            continue
+        if _given_elsewhere(context, option):
+            continue
+        told.add(name)
+        words = (*command.words, *(word for _, word in command.assignments))
+        line = next((word.line for word in words if name in word.variables()), command.line)
+        yield find("unset-variable", line, name=name, option=option)
+
+
+def _option_of(name: str) -> str:
+    from hpcncf.batch.script import SLURM_VARIABLES
+
+    if name in SLURM_VARIABLES:
+        return SLURM_VARIABLES[name]
+    if name in ("SLURM_NTASKS", "SLURM_NPROCS"):
+        return "ntasks"
+    return "array" if name.startswith("SLURM_ARRAY") else ""
+
+
+def _given_elsewhere(context: Context, option: str) -> bool:
+    """Whether a comment shows that sbatch's own line gives the option."""
+    return any(
+        "sbatch" in line and (f"--{option}" in line or (option == "array" and " -a" in line))
+        for line in context.script.lines
+        if line.lstrip().startswith("#") and not line.startswith("#SBATCH")
+    )
