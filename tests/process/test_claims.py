@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpcncf import files
 from hpcncf.paths import RunPaths
 from hpcncf.records import schema
 from hpcncf.records.claims import (
@@ -155,7 +156,7 @@ def test_on_a_full_disk_no_half_of_a_claim_is_left(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(schema, "NamedTemporaryFile", full)
+    monkeypatch.setattr(files, "NamedTemporaryFile", full)
     monkeypatch.setattr(schema, "RETRY_S", 0.0)
     with pytest.raises(OSError, match="No space left"):
         claim_attempt(RunPaths(tmp_path), "shell")

@@ -161,7 +161,7 @@ def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int, problem: int = errn
             raise left.pop()
         return made(*given, **named)
 
-    monkeypatch.setattr(schema, "NamedTemporaryFile", make)
+    monkeypatch.setattr(files, "NamedTemporaryFile", make)
     monkeypatch.setattr(schema, "RETRY_EVERY_S", 0.01)
 
 
