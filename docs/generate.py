@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpcncf import cli
-from hpcncf.job.plan import expand_job
+from hpcncf.job.expand import expand_job
 from hpcncf.job.spec import Data, JobSpec, Model, Program, Remedies, Resources, Training
 from hpcncf.records.schema import (
     Batches,

@@ -10,7 +10,8 @@ from typing import Any
 
 from hpcncf.data.manifest import Manifest
 from hpcncf.files import write_text
-from hpcncf.job.plan import Plan, Run, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import (

@@ -11,7 +11,7 @@ from hpcncf.collect.collect import collect
 from hpcncf.collect.resource_columns import METRIC, PARAMETER
 from hpcncf.collect.training_columns import PHASES_TRAINED
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import SEED
+from hpcncf.job.identity import SEED
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import PACKAGES

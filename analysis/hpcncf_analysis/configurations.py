@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final
 
 from hpcncf.collect.resource_columns import METRIC, PARAMETER, is_number
-from hpcncf.job.plan import SEED
+from hpcncf.job.identity import SEED
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf_analysis.formatting import NONE
 

@@ -52,12 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn_of_job(job: JobSpec) -> None:
-    from hpcncf.job.plan import (
-        describe_engine_fallback,
-        missing_native_engine,
-        repeated_values,
-        unused_excludes,
-    )
+    from hpcncf.job.engine_fallback import describe_engine_fallback, missing_native_engine
+    from hpcncf.job.expand import repeated_values, unused_excludes
 
     reason = missing_native_engine(job)
     fallback = [describe_engine_fallback(reason)] if reason else []
@@ -84,7 +80,7 @@ def missing_programs(runs: Sequence[Run]) -> list[str]:
 
 def incomplete_packs(plan: Plan) -> list[str]:
     """Warnings about requests that reserve resources for more runs than they have."""
-    from hpcncf.job.plan import packs_by_resources
+    from hpcncf.job.packs import packs_by_resources
 
     lines = []
     for packs in packs_by_resources(plan.active()):
@@ -185,7 +181,7 @@ def _complete(runs: Sequence[Run], paths: ResultPaths) -> dict[str, float]:
 def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float | None:
     """Core-hours that the runs not in `done` will take, from those that are: the median of the same
     configuration, else of all per core. None if nothing is complete."""
-    from hpcncf.job.plan import configuration_id
+    from hpcncf.job.identity import configuration_id
 
     hours: dict[str, list[float]] = defaultdict(list)
     per_core = [done[run.id] / run.resources.cores for run in runs if run.id in done]

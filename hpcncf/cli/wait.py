@@ -12,8 +12,8 @@ from hpcncf.cli.progress import sentence, table_progress
 from hpcncf.errors import plural
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
+from hpcncf.slurm.pending_reasons import NEVER
 from hpcncf.slurm.query import RateLimitedStates
-from hpcncf.slurm.states import NEVER
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
 

@@ -30,7 +30,8 @@ from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio,
 from hpcncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.errors import printable
 from hpcncf.files import write_text
-from hpcncf.job.plan import Run, configuration_id
+from hpcncf.job.identity import configuration_id
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import locked, read_plan

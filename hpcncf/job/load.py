@@ -16,13 +16,9 @@ from pydantic import ValidationError
 
 from hpcncf.data.manifest import content_key, is_prepared, read_manifest
 from hpcncf.errors import UsageError, abbreviate
-from hpcncf.job.plan import (
-    Plan,
-    expand_job,
-    grid_points,
-    missing_native_engine,
-    with_engine_fallback,
-)
+from hpcncf.job.engine_fallback import missing_native_engine, with_engine_fallback
+from hpcncf.job.expand import expand_job, grid_points
+from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec, Program, validation_error
 
 BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_size_per_rank"})

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.files import make_folder
-from hpcncf.job.plan import Plan, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec, validate_settings
 from hpcncf.launch import submit as launch
 from hpcncf.launch.cancel import cancel

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.plan import Run, batched, packs_by_resources
+from hpcncf.job.packs import batched, packs_by_resources
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
@@ -23,8 +24,8 @@ from hpcncf.records.schema import RecordError, read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, files, read_submissions, user
 from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
+from hpcncf.slurm.pending_reasons import describe_reason
 from hpcncf.slurm.query import parse_config, query_jobs, run_query
-from hpcncf.slurm.states import describe_reason
 from hpcncf.worker.task import work, write_report
 
 # Slurm's default MaxArraySize. It limits the index, so an array has at most as many elements.

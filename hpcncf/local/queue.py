@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hpcncf.job import plan
+from hpcncf.job import packs
 from hpcncf.job.plan import Run
 from hpcncf.launcher.pinning import in_order
 from hpcncf.local import machine
@@ -78,7 +78,7 @@ def work(results: str, name: str) -> None:
         return all(map(should_stop, submission.runs))
 
     with machine.taking_turns(paths, name, all_stopped) as ours:
-        for together in plan.pack_runs(_runs(paths, submission)) if ours else []:
+        for together in packs.pack_runs(_runs(paths, submission)) if ours else []:
             unfinished = [run for run in together if not should_stop(run.id)]
             unfinished = [run for run in unfinished if wanted(paths, run, submission)]
             if unfinished:

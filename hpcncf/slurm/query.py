@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.plan import batched
-from hpcncf.slurm.states import NOT_OVER, STATES, JobState, describe_reason, state_of
+from hpcncf.job.packs import batched
+from hpcncf.slurm.pending_reasons import describe_reason
+from hpcncf.slurm.states import NOT_OVER, STATES, JobState, state_of
 
 
 def array_ids(job_ids: Iterable[str]) -> list[str]:

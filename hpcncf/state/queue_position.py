@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpcncf.job import plan
+from hpcncf.job import packs
 from hpcncf.job.plan import Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.active_queue import read_active_queue
@@ -28,7 +28,7 @@ def local_turns(
     found: dict[str, Turn] = {}
     for submission in queues.values():
         before = 0
-        for pack in plan.pack_runs([planned[each] for each in submission.runs if each in planned]):
+        for pack in packs.pack_runs([planned[each] for each in submission.runs if each in planned]):
             has_begun = [
                 is_begun(attempts.get(run.id), submission, submission.job_of(run.id))
                 for run in pack
@@ -79,7 +79,7 @@ def _turns_in_task(
     size: int,
 ) -> dict[str, Turn]:
     """Positions within one task, of which `size` runs start side by side."""
-    together = plan.batched(job.runs, size)
+    together = packs.batched(job.runs, size)
     ours = {
         run_id for run_id in job.runs if is_of_submission(attempts.get(run_id), submission, job)
     }

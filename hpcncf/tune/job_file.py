@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from hpcncf.data.manifest import prepare_command, read_manifest
 from hpcncf.errors import UsageError
+from hpcncf.job.engine_fallback import missing_native_engine, with_engine_fallback
+from hpcncf.job.expand import grid_points
 from hpcncf.job.load import load_job, read_data_keys, read_datasets
-from hpcncf.job.plan import Run, grid_points, missing_native_engine, with_engine_fallback
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import find_refusals
 from hpcncf.records.submissions import Cluster

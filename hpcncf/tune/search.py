@@ -13,7 +13,8 @@ from math import inf
 from statistics import median
 from typing import Any, Final, Literal
 
-from hpcncf.job.plan import Plan, Run, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.records.schema import Integer
 from hpcncf_analysis.advice.judge import within_price_limit

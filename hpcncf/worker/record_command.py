@@ -11,28 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.files import make_folder
-from hpcncf.job.plan import Run, hash_identity
+from hpcncf.job.identity import hash_identity
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, Remedies, Resources
 from hpcncf.launcher.allocation import allocated_cores
-from hpcncf.launcher.environment import (
-    Place,
-    place_of_command,
-    slurm_job_id,
-    start_of_ranks,
-)
+from hpcncf.launcher.environment import Place, place_of_command, slurm_job_id, start_of_ranks
 from hpcncf.monitor.cgroup import usable
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.probe.launch import observed
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import add_command, writing
-from hpcncf.records.schema import (
-    NodeRecord,
-    RankRecord,
-    read_optional,
-    utc_now,
-    write_record,
-)
+from hpcncf.records.schema import NodeRecord, RankRecord, read_optional, utc_now, write_record
 from hpcncf.worker.attempt import all_left, build_end, take_or_join
 from hpcncf.worker.child_process import CannotStart, Child, check
 from hpcncf.worker.command_recorder import CommandRecorder

@@ -13,7 +13,8 @@ from typing import Final
 
 import psutil
 
-from hpcncf.job.plan import Run, batched
+from hpcncf.job.packs import batched
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import Resources
 from hpcncf.launcher import environment
 from hpcncf.launcher.allocation import cpus_of_job

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from docs.generate import SCRIPTS
 from hpcncf.errors import UsageError
 from hpcncf.job import load
-from hpcncf.job.plan import Run, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths

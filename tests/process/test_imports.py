@@ -133,7 +133,11 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
         "job.spec",
         "job.validate",
         "job.plan",
+        "job.expand",
+        "job.identity",
+        "job.packs",
         "slurm.states",
+        "slurm.pending_reasons",
     )
     for name in (f"hpcncf.{module}" for module in pure):
         assert not {module.split(".")[0] for module in imported(modules()[name])} & effects

@@ -18,7 +18,8 @@ from hpcncf.cli.progress import table_progress
 from hpcncf.data import synthetic
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
-from hpcncf.job.plan import Plan, Run, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import Data, JobSpec, Resources, Training
 from hpcncf.launch.job_arrays import Quota, query_queued, query_quota
 from hpcncf.launch.submit import (

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf.job.plan import expand_job, missing_native_engine, with_engine_fallback
+from hpcncf.job.engine_fallback import missing_native_engine, with_engine_fallback
+from hpcncf.job.expand import expand_job
 from hpcncf.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from conftest import FakeSlurm
 from make_results import plan_of
 
 from hpcncf.files import write_text
-from hpcncf.job import plan
+from hpcncf.job import packs
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.schema import End, read_record, utc_now, write_record
@@ -100,7 +100,7 @@ def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
     submitted(paths, os.getpid(), psutil.Process().create_time())
     waits = Counter(state.reason for state in states(paths))
     assert waits == {"next": 2, **{f"behind {number}": 2 for number in range(1, 9)}}
-    first = plan.pack_runs(plan_of(paths).runs)[0][0]
+    first = packs.pack_runs(plan_of(paths).runs)[0][0]
     claim_attempt(paths.run(first.id), "local")
     waits = Counter(state.reason for state in states(paths) if state.state == "pending")
     assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"

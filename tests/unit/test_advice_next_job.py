@@ -12,8 +12,9 @@ from make_configurations import configuration, diagnosis
 
 from hpcncf.cli import main
 from hpcncf.collect.collect import collect
+from hpcncf.job.expand import expand_job
 from hpcncf.job.load import load_job
-from hpcncf.job.plan import Run, expand_job
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan

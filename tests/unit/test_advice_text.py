@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from make_configurations import configuration, diagnosis, row
 
-from hpcncf.job.plan import Run, configuration_id, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.identity import configuration_id
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import judge

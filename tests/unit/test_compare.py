@@ -14,7 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from hpcncf import cli
-from hpcncf.job.plan import configuration_id, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.identity import configuration_id
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.compare import (

@@ -11,7 +11,7 @@ import pytest
 from make_results import claim, plan_of, rank_record
 
 from hpcncf.cli.failures import failures_page, grouped
-from hpcncf.job.plan import expand_job
+from hpcncf.job.expand import expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.job.plan import Run, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch import job_arrays
 from hpcncf.launch.job_arrays import NoRoom, Quota, Task

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job import plan
-from hpcncf.job.plan import Plan, Run, expand_job, max_core_hours, merge_plans, unused_excludes
+from hpcncf.job import packs
+from hpcncf.job.expand import expand_job, unused_excludes
+from hpcncf.job.plan import Plan, Run, max_core_hours, merge_plans
 from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training
 from hpcncf.launch import job_arrays
 from hpcncf.local import machine
@@ -246,9 +247,9 @@ def test_a_task_cut_into_packs_has_every_run_once_and_a_short_pack_last(
     tasks = job_arrays.build_tasks(wanted)
     assert sorted(run.id for task in tasks for run in task) == sorted(run.id for run in wanted)
     assert all(len(task) <= size * in_turn for task in tasks)
-    cut = [pack for task in tasks for pack in plan.batched(task, size)]
+    cut = [pack for task in tasks for pack in packs.batched(task, size)]
     assert sum(len(pack) < size for pack in cut) <= 1
-    assert sorted(map(_ids, cut)) == sorted(map(_ids, plan.pack_runs(wanted)))
+    assert sorted(map(_ids, cut)) == sorted(map(_ids, packs.pack_runs(wanted)))
 
 
 def _ids(pack: list[Run]) -> list[str]:
@@ -256,7 +257,7 @@ def _ids(pack: list[Run]) -> list[str]:
 
 
 def test_repeats_share_a_pack_and_what_is_left_over_is_packed_with_others() -> None:
-    made = plan.pack_runs(runs(repeats=3, size=2, rates=2))
+    made = packs.pack_runs(runs(repeats=3, size=2, rates=2))
     rates = [sorted(run.training.lr for run in pack if run.training) for pack in made]
     assert sorted(rates) == [[0.1, 0.1], [0.1, 0.2], [0.2, 0.2]]
 

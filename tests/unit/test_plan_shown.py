@@ -9,8 +9,8 @@ import pytest
 
 from hpcncf.cli.output import usual_values, varies
 from hpcncf.cli.plan import incomplete_packs
+from hpcncf.job.expand import expand_job
 from hpcncf.job.load import load_job
-from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 
 JOBS = Path(__file__).parents[2] / "jobs"

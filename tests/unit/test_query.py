@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpcncf.slurm import preflight, query
+from hpcncf.slurm.pending_reasons import NEVER, WORDS, describe_reason
 from hpcncf.slurm.query import (
     array_ids,
     expand_elements,
@@ -17,7 +18,7 @@ from hpcncf.slurm.query import (
     read_sacct,
     read_squeue,
 )
-from hpcncf.slurm.states import NEVER, STATES, WORDS, JobState, describe_reason, state_of
+from hpcncf.slurm.states import STATES, JobState, state_of
 
 RECORDED = sorted((Path(__file__).parents[1] / "data").glob("slurm-*"))
 QUEUE = """\

@@ -11,8 +11,8 @@ import pytest
 
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
+from hpcncf.job.expand import expand_job
 from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.formatting import NONE

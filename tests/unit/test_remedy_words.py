@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import expand_job
+from hpcncf.job.expand import expand_job
 from hpcncf.job.spec import JobSpec, Remedies
 
 TEXT = (

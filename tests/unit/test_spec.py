@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
+from hpcncf.job.expand import expand_job
+from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
+from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import (
     JobSpec,
     Program,

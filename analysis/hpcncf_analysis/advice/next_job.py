@@ -17,8 +17,10 @@ from pydantic import ValidationError
 from hpcncf.data.manifest import DataError
 from hpcncf.errors import UsageError
 from hpcncf.files import write_text
+from hpcncf.job.expand import expand_job
+from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import apply_override, build_plan, load_job
-from hpcncf.job.plan import Run, configuration_id, expand_job
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper, read_plan

@@ -13,9 +13,10 @@ import yaml
 from hpcncf import files
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.job import plan
+from hpcncf.job.engine_fallback import missing_native_engine, with_engine_fallback
+from hpcncf.job.expand import expand_job
+from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import load_job, read_data_keys, read_datasets
-from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
@@ -128,7 +129,7 @@ def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
         update={"grid": {}, "exclude": [], "points": [dict(point)], "repeats": 1}
     )
     try:
-        served = plan.with_engine_fallback(alone, plan.missing_native_engine(alone))
+        served = with_engine_fallback(alone, missing_native_engine(alone))
         keys, datasets = read_data_keys(alone), read_datasets(alone)
         return configuration_id(expand_job(served, keys, datasets).runs[0])
     except UsageError:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from benchmarks import programs
-from hpcncf.job.plan import Run, expand_job
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis.diagnosis.evidence import CAUSES
 from pathology import suite

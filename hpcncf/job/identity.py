@@ -1,0 +1,125 @@
+"""Identify a run by what it computes: the settings that its id is a hash of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import (
+    Model,
+    Program,
+    Remedies,
+    Resources,
+    Training,
+    build_command,
+    placeholder_values,
+)
+
+SEED: Final = "seed"
+"""Setting of `training`, or a command's parameter."""
+
+
+def run_identity(
+    workload: Any,
+    resources: Resources,
+    data_key: str | None,
+    model: Model | None,
+    training: Training | None,
+    repeat: int,
+) -> dict[str, Any]:
+    """Settings that decide a run's result, as plain data.
+
+    Memory, time limit, paths and site are no part of it. Settings at their defaults are left out,
+    so that a later version with more settings still recognises the run.
+    """
+    plain = model.model_dump(mode="json", exclude_defaults=True) if model else None
+    if model and plain is not None:
+        plain.pop("init", None)  # `paper` and its number are one; `auto` is `torch` if not resolved
+        plain |= {} if model.table_std is None else {"init": model.table_std}
+    return {
+        "workload": workload,
+        "data": data_key,
+        "resources": _resource_identity(resources),
+        "model": plain,
+        "training": _training_identity(training, resources) if training else None,
+        "repeat": repeat,
+    }
+
+
+def command_identity(
+    program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
+) -> dict[str, Any]:
+    """A command's words with all values in them except memory and time limit."""
+    unfilled = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
+    known = placeholder_values(parameters, unfilled | _resource_identity(resources), repeat)
+    words = build_command(program, known)
+    workload = {"command": words} | ({"trial": True} if program.trial else {})
+    return run_identity(workload, resources, None, None, None, repeat)
+
+
+def add_remedies(identity: dict[str, Any], remedies: Remedies) -> dict[str, Any]:
+    """Without any, as it was before there were remedies."""
+    if not remedies:
+        return identity
+    return identity | {"remedies": remedies.model_dump(mode="json", exclude_defaults=True)}
+
+
+def _resource_identity(resources: Resources) -> dict[str, Any]:
+    names = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
+    # Runs that share a node or a GPU are slower: to measure that, they must be runs of their own.
+    for name in ("launcher", "runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps"):
+        if getattr(resources, name) != Resources.model_fields[name].default:
+            names.add(name)
+    return resources.model_dump(mode="json", include=names)
+
+
+def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:
+    """Resolves `auto` and the two batch sizes, so that one computation has one identity."""
+    plain = training.model_dump(
+        mode="json",
+        exclude_defaults=True,
+        exclude={
+            "device",
+            "backend",
+            "global_batch_size",
+            "batch_size_per_rank",
+            "epochs",
+            "checkpoint_every_min",
+            "log_every",
+        },
+    )
+    return plain | {
+        "epochs": training.epochs,
+        "device": training.device_for(resources),
+        "backend": training.backend_for(resources),
+        "batch": training.batch_over_ranks(resources.world_size),
+    }
+
+
+def hash_identity(identity: Mapping[str, Any]) -> str:
+    """The first 12 hexadecimal digits of the identity's SHA-256."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def configuration_id(run: Run) -> str:
+    """Identifies a point, whose repeats all have this id. Runs that differ in their seed alone are
+    repeats, too."""
+    if isinstance(run.workload, Program) and not run.by_hand:
+        parameters = run.parameters | ({SEED: 0} if SEED in run.parameters else {})
+        identity = command_identity(run.workload, parameters, run.resources, 0)
+        return hash_identity(add_remedies(identity, run.remedies))
+    workload: Any = run.workload
+    if run.by_hand:
+        name, workload = run.varied.get("run.command"), {"command": run.words}
+        if name not in (None, shlex.join(run.words)):  # two names are two things to compare
+            workload["name"] = name
+    training = run.training and run.training.model_copy(
+        update={SEED: Training.model_fields[SEED].default}
+    )
+    identity = run_identity(workload, run.resources, run.data_key, run.model, training, 0)
+    return hash_identity(add_remedies(identity, run.remedies))
