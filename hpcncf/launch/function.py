@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import re
 import sys
 import time
@@ -18,13 +18,16 @@ from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec, validate_settings
 from hpcncf.launch import submit as launch
 from hpcncf.launch.cancel import cancel
+from hpcncf.launch.function_code import hash_function
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.submissions import Cluster
+from hpcncf.records.user_code import is_user_file
 from hpcncf.slurm.query import RateLimitedStates, job_states
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
-from hpcncf.worker.call import RESULT, read_own, write_own
+from hpcncf.worker.call import RESULT, WORDS, dump, read_own, write_own
+from hpcncf.worker.unpicklable import UnpicklableError
 
 POLL_S: Final = 2.0
 
@@ -68,7 +71,7 @@ class Future:
             raise RunFailed(f"run {self.id}: {now.state}: {now.reason or 'it left no result'}")
         returned, value = found
         if not returned:
-            raise RunFailed(f"run {self.id}: the function raised an exception\n\n{value}")
+            raise RunFailed(f"run {self.id}: {value}")
         return value
 
     def cancel(self) -> None:
@@ -116,19 +119,29 @@ def submit(
     `grid`: parameter -> values (numbers, text, truth values); runs are their cross product.
     `resources`: `cpus_per_task`, `mem_gb`, `timeout_min`, `nodes`, ... as in a job file. Each rank
     calls the function, and rank 0's return value is kept. Equal calls of equal code are one run,
-    which is not submitted again. Raises UsageError for settings that no job file could have,
+    which is not submitted again; the code is the function, what it refers to, and the modules of
+    yours that it imports. Raises UsageError for settings that no job file could have,
     HpcncfError if the cluster refuses.
     """
-    import cloudpickle
-
     grid = {key: _values(key, values) for key, values in (grid or {}).items()}
-    title = name or re.sub(r"[^A-Za-z0-9._-]", "-", function.__name__).strip("-.") or "function"
+    spelled = getattr(function, "__name__", type(function).__name__)
+    title = name or re.sub(r"[^A-Za-z0-9._-]", "-", spelled).strip("-.") or "function"
     paths = ResultPaths(Path(results or Path("results") / title).resolve())
     make_folder(paths.functions)
-    code = hashlib.sha256(cloudpickle.dumps(function)).hexdigest()
-    file = paths.functions / f"{code[:16]}.pkl"
-    write_own(file, function)
-    words = [sys.executable, "-m", "hpcncf.worker.call", str(file)]
+    named = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        content = dump({"path": _user_path(), "function": dump(function)})
+    except UnpicklableError as error:
+        raise UsageError(
+            f"{named}: cannot be sent to a worker: {error}. Make it inside the function, or in a "
+            "module that the function imports"
+        ) from None
+    code = hash_function(function)
+    for place in code.unfollowed:
+        print(f"hpcncf: {named}: a change will go unnoticed: {place}", file=sys.stderr)
+    file = paths.functions / f"{code.sha256[:16]}.pkl"
+    write_own(file, content)
+    words = [sys.executable, *WORDS, str(file)]
     plain = {
         "name": title,
         "site": site,
@@ -156,6 +169,11 @@ def submit(
     runs = plan.active()  # in random order, so that drift of the machine spreads over all points
     runs.sort(key=lambda run: [*(grid[key].index(run.parameters[key]) for key in grid), run.repeat])
     return [Future(run.id, run.parameters, paths.folder) for run in runs]
+
+
+def _user_path() -> list[str]:
+    """Folders from which this process imports its user's own modules."""
+    return [each for each in map(os.path.abspath, sys.path) if is_user_file(f"{each}/module.py")]
 
 
 def _values(key: str, values: Sequence[Any]) -> list[Any]:

@@ -11,24 +11,42 @@ import pickle
 import stat
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import cloudpickle
 
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
+from hpcncf.worker.unpicklable import UnpicklableError, find_unpicklable
 
 RESULT: Final = "result.pkl"
+WORDS: Final = ("-m", "hpcncf.worker.call")
 
 
-def write_own(path: Path, value: Any) -> None:
-    """Pickle the value into a file that only its user can read or write."""
+def lacks_result(words: Sequence[str], output: Path) -> bool:
+    """Whether this command calls a function, and left nothing of it: `os._exit` leaves none."""
+    return tuple(words[1:3]) == WORDS and not (output / RESULT).exists()
+
+
+def dump(value: Any) -> bytes:
+    """Its pickle. Raises UnpicklableError with the place of what cannot be pickled."""
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        culprit = find_unpicklable(value) or f"a {type(value).__qualname__}"
+        raise UnpicklableError(f"{culprit} cannot be pickled ({reason})", reason) from None
+
+
+def write_own(path: Path, content: bytes) -> None:
+    """Write a pickle into a file that only its user can read or write."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(cloudpickle.dumps(value))
+        file.write(content)
     partial.replace(path)
 
 
@@ -50,14 +68,34 @@ def main() -> int:
     plan = read_plan(ResultPaths(output.parents[3]))
     # From the plan, for the words have lost the values' types.
     (run,) = (run for run in plan.runs if run.id == os.environ["HPCNCF_RUN_ID"])
+    returned, content = False, b""
     try:
-        kept = (True, read_own(file)(**run.parameters))
-    except Exception:
-        kept = (False, traceback.format_exc())
-        traceback.print_exc()
+        call = read_own(file)
+        sys.path[:0] = [each for each in call["path"] if each not in sys.path]
+        value = pickle.loads(call["function"])(**run.parameters)
+        content = _dump_result(value)
+        returned = True
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}\n"
+        if not isinstance(error, UnpicklableError):
+            text = f"the function raised an exception\n\n{traceback.format_exc()}"
+        content = dump((False, text))
+        sys.stderr.write(text)
     if os.environ.get("RANK", "0") == "0":
-        write_own(output / RESULT, kept)
-    return 0 if kept[0] else 1
+        write_own(output / RESULT, content)
+    return 0 if returned else 1
+
+
+def _dump_result(value: Any) -> bytes:
+    try:
+        return dump((True, value))
+    except UnpicklableError as error:
+        culprit = find_unpicklable(value) or f"a {type(value).__qualname__}"
+        raise UnpicklableError(
+            f"what the function returned cannot be sent back: {culprit} cannot be pickled "
+            f"({error.reason}). Return plain data: numbers, text, lists, dictionaries, arrays",
+            error.reason,
+        ) from None
 
 
 if __name__ == "__main__":

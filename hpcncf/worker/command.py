@@ -20,6 +20,7 @@ from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host
 from hpcncf.records.schema import RankRecord
 from hpcncf.worker.attempt import all_left
+from hpcncf.worker.call import lacks_result
 from hpcncf.worker.child_process import CannotStart, Child, Output, check, shell_code
 from hpcncf.worker.command_recorder import CommandRecorder
 from hpcncf.worker.recorder import ProcessRecorder, changes
@@ -28,6 +29,7 @@ from hpcncf.worker.recorder import ProcessRecorder, changes
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
 # The first rank waits this long for the others' programs to write their checkpoints.
 OTHERS_S: Final = 60.0
+NO_RESULT: Final = "the process of the function exited with code 0 before the function returned"
 
 
 def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
@@ -52,13 +54,20 @@ def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
     output.start(recorder.report.read)
     code, measured = recorder.wait()
     output.end()
+    lost = code == 0 and place.rank == 0 and lacks_result(run.words, attempt.output)
     # A program that was asked to stop did what it could; its exit code does not show whether that
     # was all.
     signals = [each for each in STOPPING if each in child.signals]
     record = recorder.end(measured, code, stopped=bool(signals))
     if signals:
         return _end_stopped(recorder, record, Stopped(signals[0]))
+    if lost:
+        no_result = {"type": "NoResult", "message": NO_RESULT, "traceback": ""}
+        record = record.model_copy(update={"outcome": "failed", "error": no_result})
     recorder.leave(record)
+    if lost:
+        sys.stderr.write(f"hpcncf: {place.prefix}{NO_RESULT}\n")
+        return 1
     if code:
         sys.stderr.write(f"hpcncf: {place.prefix}{': '.join(name_exit(code))}\n")
     elif place.rank == 0:
