@@ -408,6 +408,8 @@ def _why_not_sized(job: JobFields) -> str:
         return "; LSF may not count shared or mapped memory, so no smaller request follows"
     if job.jobs or job.memory_counted == "mean":
         return "; a mean says nothing of the largest, so no smaller request follows"
+    if not job.state and job.exit_code is None:
+        return "; whether it ran to its end is not known, so no smaller request follows"
     return "; it did not run to its end, so no smaller request follows"
 
 
@@ -418,9 +420,8 @@ def _memory_request(job: JobFields) -> float | None:
         return None
     if job.memory_counted in ("LSF", "mean", "virtual") or job.jobs:
         return None
-    if not job.is_completed and job.state:
-        return None
-    if job.exit_code or job.signal or used >= MODEST * asked or (job.elapsed_s or 0) < BRIEF_S:
+    ended_well = job.is_completed or (not job.state and job.exit_code == 0 and not job.signal)
+    if not ended_well or used >= MODEST * asked or (job.elapsed_s or 0) < BRIEF_S:
         return None
     size = max(ceil(ROOM * used / 1024) * 1024.0, LEAST_REQUEST_MIB)
     return size if size < asked else None

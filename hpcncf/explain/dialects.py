@@ -60,12 +60,12 @@ def _gnu_time(found: re.Match[str], draft: Draft) -> None:
 
 def _condor_row(found: re.Match[str], draft: Draft) -> None:
     """HTCondor's `Cpus : 0.12 1 1`: usage, request, allocated; `Memory (MB) : 230 4096 4096`."""
-    usage, allocated = found[2], found[4] or found[3]
-    if found[1].startswith("Cpu"):
+    name, usage, allocated = found[1].lower(), found[2], found[4]
+    if name == "cpus":
         draft.see("cores", float(allocated), 2)
         if usage and float(allocated):
             draft.see("printed_efficiency", float(usage) / float(allocated), 2)
-    elif found[1].startswith("Gpu"):
+    elif name == "gpus":
         draft.see("gpus", float(allocated), 2)
         if usage and float(allocated):
             draft.see("gpu_efficiency", float(usage) / float(allocated), 2)
@@ -127,8 +127,8 @@ _SAID: Final = _phrases(
         _state("OUT_OF_MEMORY", 4),
     ),
     (
-        r"DUE TO TIME LIMIT|exceeded limit .{0,20}walltime|walltime \d+ exceeded"
-        r"|job killed: walltime",
+        r"DUE TO TIME LIMIT|walltime \d+ exceeded|job killed: walltime"
+        r"|exceeded (?:its |the )?(?:wall ?(?:clock)? ?time|run ?time|time)[ -]?limit",
         _state("TIMEOUT", 4),
     ),
     (r"CANCELLED AT \S+ DUE TO PREEMPTION", _state("PREEMPTED", 4)),
@@ -145,7 +145,7 @@ _SAID: Final = _phrases(
     ),
     (r"(\d{1,9}(?:\.\d+)?)user (\d{1,9}(?:\.\d+)?)system (\S{1,20})elapsed", _gnu_time),
     (
-        r"^\s*(Cpus|Gpus|Memory \(MB\))\s*:\s*(\d+(?:\.\d+)?)?\s+(\d+)(?:[ \t]+(\d+))?\s*$",
+        r"^\s*(Cpus|Gpus|Memory \(MB\))\s*:\s*(\d+(?:\.\d+)?)?\s+(\d+)[ \t]+(\d+)\s*$",
         _condor_row,
     ),
 )
@@ -170,6 +170,8 @@ _PROSE: Final = _phrases(
 )
 _CONDOR_ID: Final = re.compile(r"^\s*0\d\d \((\d{1,9}\.\d{1,6})\.\d+\) ")
 _SGE_ID: Final = re.compile(r"^\s*Job(?:-array task)? (\d{1,9}(?:\.\d+)?) \(")
+# A line of PBS's accounting: date and time, what happened, the job.
+_PBS_ID: Final = re.compile(r"^\s*\d\d/\d\d/\d{4} [\d:]+;\w+;(\d{1,12}[\w.\[\]-]{0,80});")
 # One word of each phrase, in lower case: most lines have none.
 _HINTS: Final = (
     *(
@@ -202,14 +204,17 @@ _HINTS: Final = (
 
 def read_phrases(line: str, drafts: Drafts, rule: bool) -> None:
     """Read the line's phrases; `rule`: whether it may state what the site wants."""
-    if found := _CONDOR_ID.match(line) or _SGE_ID.match(line):
+    if found := _CONDOR_ID.match(line) or _SGE_ID.match(line) or _PBS_ID.match(line):
         drafts.of(found[1])
     lowered = line.lower()
     if not any(hint in lowered for hint in _HINTS):
         return
-    for pattern, see in _SAID if rule else (*_SAID, *_PROSE):
+    for pattern, see in _SAID:
         if found := pattern.search(line):
             see(found, drafts.here())
+    for pattern, see in () if rule else _PROSE:
+        if found := pattern.search(line):
+            see(found, drafts.aside())
 
 
 # Dialects.
@@ -319,7 +324,7 @@ def says_something(job: JobFields) -> bool:
 
 def _end(code: int | None, by_signal: int) -> tuple[int | None, int | None]:
     """Exit code and signal: sacct's `0:9`; a shell adds 128 to a signal's number, PBS 256."""
-    if code is None:
+    if code is None or code < 0:  # below 0 it is PBS's own reason
         return None, by_signal or None
     if by_signal:
         return None if code == 0 else code, by_signal

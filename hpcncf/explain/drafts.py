@@ -19,6 +19,10 @@ class Draft:
     first_label: str = ""
     notes: list[str] = field(default_factory=list)
     source: str = ""
+    is_row: bool = False
+    """Whether it was read from a table, so that sentences around it need not mean it."""
+    is_aside: bool = False
+    """Whether it is only what sentences around a table say."""
     text: list[str] = field(default_factory=list)
     """The lines it was read from, for its dialect."""
 
@@ -37,9 +41,19 @@ class Drafts:
         self.current: Draft | None = None
         self.line = 0
         """The line that is read."""
+        self.nameless: dict[int, dict[str, Any]] = {}
+        """Rows of tables without an id, by line: they belong to the job around them."""
 
     def in_order(self) -> list[Draft]:
         return sorted(self.all, key=lambda draft: draft.at)
+
+    def aside(self) -> Draft:
+        """The job that a sentence is about: not the last row of a table of jobs."""
+        if self.current is not None and self.current.is_row:
+            self.current = next((draft for draft in self.all if draft.is_aside), None)
+            if self.current is None:
+                self.fresh().is_aside = True
+        return self.here()
 
     def of(self, job_id: str) -> Draft:
         """The job of this id, which is now the one that is read."""

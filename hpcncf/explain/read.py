@@ -14,7 +14,7 @@ from typing import Any, Final
 from hpcncf.explain import dialects
 from hpcncf.explain.drafts import Draft, Drafts
 from hpcncf.explain.fields import LABELS, PBS_LETTERS, JobFields, Label, state_word
-from hpcncf.explain.structured import read_json, read_tables
+from hpcncf.explain.structured import read_json, read_tables, see_nameless
 from hpcncf.explain.units import (
     match_count,
     match_duration,
@@ -46,7 +46,9 @@ def read_with_problems(text: str) -> tuple[list[JobFields], list[str]]:
     _read_labels(lines, drafts)
     if not any(draft.values for draft in drafts.all):  # a label may be broken over two lines
         _read_labels([" ".join(line.strip() for line in lines)[:LONGEST_LINE]], drafts)
-    jobs = [dialects.finish(draft) for draft in drafts.in_order()]
+    named = any(draft.id for draft in drafts.all)
+    shown = [draft for draft in drafts.in_order() if not (named and draft.is_aside)]
+    jobs = [dialects.finish(draft) for draft in shown]
     return [job for job in jobs if dialects.says_something(job)], problems
 
 
@@ -80,12 +82,12 @@ def clean_lines(text: str) -> list[str]:
     if "\x1b" in text or "\u200b" in text or "\ufeff" in text:
         text = _ESCAPES.sub("", text)
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ")
-    if _HTML.search(text):
-        text = _TAG.sub("", _LINE_END.sub("\n", _CELL_END.sub("  ", text)))
     if "&" in text:
         for entity, character in _ENTITIES.items():
             text = text.replace(entity, character)
         text = re.sub(r"&#(\d{2,3});", lambda found: chr(int(found[1])), text, count=100_000)
+    if _HTML.search(text):
+        text = _TAG.sub("", _LINE_END.sub("\n", _CELL_END.sub("  ", text)))
     if "\n" + " " * 21 in text:
         text = _LSF_FOLD.sub("", text)
     tabbed = text.count("\n\t")
@@ -176,7 +178,7 @@ _STEMS: Final = (
         "vmem",
         "real",
     ),
-    *("kill", "usr", "duration", "done", "success", "second", "bsub"),
+    *("kill", "usr", "duration", "done", "success", "second", "bsub", "return", "terminat", "load"),
 )
 _ID: Final = re.compile(
     r"[<#\"']?(\d{1,12}(?:_\d{1,9}|_\[[^\]]{1,40}\]|\[\d{0,9}\]|\+\d{1,4})?)((?:\.[A-Za-z][\w-]*)*)"
@@ -189,6 +191,9 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
     before = ""
     read = 0
     for number, line in enumerate(lines):
+        if number in drafts.nameless:
+            drafts.line = number
+            see_nameless(drafts.nameless[number], drafts)
         lowered = line.lower()
         if len(line) < 4 or not any(stem in lowered for stem in _STEMS):
             before = line
@@ -296,7 +301,7 @@ def _take(
             prose = bool(re.search(r"[a-z]", towards[0]))
             if prose and is_rule(before, line):
                 continue
-            return _see_share(row, key, line, value, start, drafts)
+            return _see_share(row, key, line, value, start, prose, drafts)
         if (ordinary and not firm and row.kind != "bare id") or not (gap or firm):
             continue
         if row.kind == "bare id":
@@ -335,7 +340,13 @@ _OF: Final = re.compile(r"[ \t]*(?:of|/|out of)[ \t]*")
 
 
 def _see_share(
-    row: Label, key: str, line: str, value: tuple[float, int], start: int, drafts: Drafts
+    row: Label,
+    key: str,
+    line: str,
+    value: tuple[float, int],
+    start: int,
+    prose: bool,
+    drafts: Drafts,
 ) -> int:
     """A share, and what it is of: `16.5%  00:00:29 of 00:03:00`, `40.91% of 1:00 core-walltime`."""
     name = row.field
@@ -343,7 +354,7 @@ def _see_share(
         name = _subject(line[:start])
         if not name:
             return value[1]
-    draft = _new_form(drafts, key)
+    draft = drafts.aside() if prose else _new_form(drafts, key)
     draft.see(name, value[0], row.weight)
     end = value[1]
     used, whole = _SUBJECTS.get(name, ("", ""))

@@ -181,6 +181,10 @@ _TELLING: Final = frozenset(
 )
 
 
+# bhist's and bacct's "Summary of time in seconds spent in various states".
+_LSF_STATES: Final = frozenset(("PEND", "PSUSP", "RUN", "USUSP", "SSUSP"))
+
+
 def _table_at(lines: Sequence[str], number: int) -> Table | None:
     """The table whose header this line is."""
     line = lines[number].replace("^|^", "|")
@@ -201,9 +205,12 @@ def _table_at(lines: Sequence[str], number: int) -> Table | None:
     fields = {each.field for rows in columns for each in rows}
     has_id = "id" in fields
     telling = len(fields & _TELLING)
-    if len(known) < 2 or not telling or len(known) * (2.5 if has_id else 1.6) < len(heads):
+    lacks = len(known) < 2 or not telling or len(known) * 2.5 < len(heads)
+    if lacks and not set(heads) >= _LSF_STATES:
         return None
-    if not has_id and (telling < 2 or len(known) < 3):
+    if set(heads) >= _LSF_STATES:
+        columns = [[Label("elapsed_s", "duration", "s")] if x == "RUN" else [] for x in heads]
+    elif not has_id and (telling < 2 or len(known) < 3):
         return None
     table = Table(heads, columns, cut)
     if cut == " ":
@@ -365,7 +372,8 @@ def _is_row(table: Table, cells: Sequence[str]) -> bool:
         for rows, cell in zip(table.columns, cells, strict=True)
         if rows and cell
     ]
-    return sum(values) >= 2 and sum(values) * 2 > len(values)
+    known = sum(bool(rows) for rows in table.columns)
+    return sum(values) >= min(2, known) and sum(values) * 2 > len(values)
 
 
 def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
@@ -470,15 +478,12 @@ def gather(rows: Sequence[tuple[int, dict[str, Any], list[str]]], drafts: Drafts
             first.setdefault(base, number)
             last = base
         else:
-            drafts.line = number
-            draft = drafts.here() if drafts.current else drafts.fresh()
-            if "jobs" in values or "elapsed_s" in draft.values:
-                draft = drafts.fresh()
-            _see_row(values, draft)
-            draft.labels.update(head.lower() for head in heads)
+            drafts.nameless[number] = values
     for base, own in grouped.items():
         drafts.line = first[base]
-        _fold(own, drafts.of(base))
+        draft = drafts.of(base)
+        _fold(own, draft)
+        draft.is_row = True
 
 
 _PLAIN: Final = (
@@ -500,6 +505,14 @@ _PLAIN: Final = (
     ),
     *("core_walltime_s", "user_s", "system_s"),
 )
+
+
+def see_nameless(values: Mapping[str, Any], drafts: Drafts) -> None:
+    """A row without an id is of the job whose text it is in."""
+    draft = drafts.here()
+    if draft.id and "jobs" in values:
+        draft = drafts.fresh()
+    _see_row(values, draft)
 
 
 def _see_row(values: Mapping[str, Any], draft: Draft) -> None:
@@ -553,7 +566,7 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
         _see_memory(job, steps, draft)
     if not job:
         for step in steps:
-            for name in ("elapsed_s", "cores", "nodes", "exit_code"):
+            for name in ("elapsed_s", "cores", "nodes", "exit_code", "memory_asked_mib"):
                 if name in step:
                     draft.see(name, step[name], 1)
     _see_gpu_use(job, steps, draft)
