@@ -30,7 +30,8 @@ def observed(
     program's steps; as soon as it is known, the program is ended.
     """
     given = environment.get("PYTHONPATH")
-    path = os.pathsep.join([str(INJECTED), *([given] if given else [])])
+    # The separator says that there was none: see inject/sitecustomize.py.
+    path = f"{INJECTED}{os.pathsep}{given}" if given else f"{INJECTED}{os.sep}"
     variables = {**environment, "PYTHONPATH": path, FOLDER: str(folder.absolute())}
     for name in (REMEDIES, TRIAL):
         variables.pop(name, None)

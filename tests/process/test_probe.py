@@ -95,7 +95,7 @@ def observe(code: str, tmp_path: Path, **variables: str) -> ProgramProfile:
 # Programs that take steps, each in a process that is forked once torch is imported: as a rank is
 # that a launcher forks. Importing torch takes longer than any of them.
 TRAIN = """
-import copy, json, os, time
+import copy, json, os, sys, time
 import torch
 import torch._dynamo  # as every optimizer does
 torch.set_num_threads(1)
@@ -174,8 +174,7 @@ for train in (short_steps, few_long_steps, anew, decorated, within, no_grad, rem
     child = os.fork()
     if not child:
         train()
-        time.sleep(0.1)
-        os._exit(0)
+        sys.exit()
     assert os.wait()[1] == 0, train
     print(train.__name__, child, flush=True)
 """

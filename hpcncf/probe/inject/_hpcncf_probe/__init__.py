@@ -1,7 +1,18 @@
-"""The part of hpcncf that runs inside the user's program. Standard library only, Python 3.9 on."""
+"""The part of hpcncf that runs inside the user's program. Standard library only, Python 3.9 on.
 
+This file is all that a short process runs. A thread loads the observer once the process has lived
+for a while, or the first import of torch does. Nothing of it is in `sys.modules`, and nothing is
+imported that a module of the program's could be mistaken for: see `import_privately`.
+"""
+
+import _imp
+import _signal
+import _thread
+import atexit
+import builtins
 import os
 import sys
+import time
 
 # They start other programs, or have nothing to explain.
 LEFT_ALONE = frozenset(
@@ -16,18 +27,68 @@ MODULES_LEFT_ALONE = (
     "torch.distributed.launch",
     "accelerate.commands.launch",
 )
+# A process that ends earlier, without torch, pays for this file only.
+LOADS_AFTER_S = 0.3
+# Enough for the compiler, should the observer have to be compiled; Python's own takes 8 MiB.
+STACK_BYTES = 1 << 20
+# A thread takes 64 MiB of addresses for its memory: too much of a limit that is less than this.
+LEAST_ADDRESSES = 4 << 30
+THREAD_ENDS_WITHIN_S = 1.0
+
+_PACKAGE = "_hpcncf_probe"
+STATE = {}
+_MODULES = {}
+_WAITING = {}
+_LOADING = _thread.allocate_lock()
 
 
-def start(folder):
+def start(folder, inside, loader, names):
     """Begin to observe this process, unless it is a helper of Python or a launcher."""
     words = command_line()
-    if is_helper(words):
+    if is_helper(words) or not is_main_interpreter():
         return
-    from _hpcncf_probe import apply_remedies, observer, trial_speed
+    package = type(sys)(_PACKAGE)
+    package.__dict__.update(names)
+    _MODULES[_PACKAGE] = package
+    STATE.update(
+        folder=folder,
+        inside=inside,
+        loader=type(loader),
+        program=os.path.basename(script(words)),
+        is_child=False,
+    )
+    _begin()
+    after("torch", lambda _: observe())
+    # No thread but the program's own may be there when it forks.
+    os.register_at_fork(before=pause, after_in_parent=_resume, after_in_child=_forked)
+    atexit.register(end)
+    run()
 
-    apply_remedies.ask(os.environ.get("HPCNCF_WITH"))
-    trial_speed.begin(os.environ.get("HPCNCF_TRIAL"))
-    observer.start(folder, os.path.basename(script(words)))
+
+def _begin():
+    """This process begins, with this thread as its only one."""
+    STATE.update(
+        began=time.perf_counter(),
+        started_at=time.time(),
+        began_cpu_s=time.thread_time(),
+        began_process_cpu_s=time.process_time(),
+        first_thread=(_thread.get_ident(), _thread.get_native_id()),
+        loading=_thread.allocate_lock(),
+        observer=None,
+        thread=None,
+        resume=False,
+        problem=None,
+    )
+
+
+def is_main_interpreter():
+    """Whether this is the first interpreter of the process, in its first thread: in another one, a
+    thread that outlives it ends the process."""
+    try:
+        _signal.signal(0, _signal.SIG_DFL)  # never done: there is no such signal
+    except ValueError as error:
+        return "main thread" not in str(error)
+    return False
 
 
 def command_line():
@@ -62,3 +123,269 @@ def script(words):
         elif not word.startswith("-") or word == "-":
             return word
     return ""
+
+
+# -- the observer
+
+
+def observe():
+    """The observer of this process, loaded and begun if there is none."""
+    with STATE["loading"]:
+        if STATE["observer"] is None:
+            STATE["observer"] = load_own("observer").begin()
+            if STATE["thread"] is None:
+                run()
+    return STATE["observer"]
+
+
+def end():
+    """The process ends by itself: no thread of ours is left when Python takes itself apart."""
+    pause()
+    STATE["problem"] = "it ended at once"
+    asked = os.environ.get("HPCNCF_WITH") and not STATE["is_child"]
+    if asked:
+        observe()  # says why nothing was applied
+    if STATE["observer"] is not None:
+        load_own("observer").end()
+
+
+def _forked():
+    """A child is not observed unless it trains or is a loader's worker."""
+    _begin()
+    STATE["is_child"] = True
+    if _PACKAGE + ".observer" in _MODULES:
+        load_own("observer").forget()
+
+
+# -- the thread
+
+
+def pause():
+    """End the thread, if there is one."""
+    thread, STATE["thread"] = STATE["thread"], None
+    STATE["resume"] = thread is not None
+    if thread is not None:
+        thread.end()
+
+
+def _resume():
+    if STATE["resume"]:
+        run()
+
+
+def _live(stop):
+    """What the thread does: wait for a while, then sample."""
+    if STATE["observer"] is None:
+        left = STATE["began"] + LOADS_AFTER_S - time.perf_counter()
+        if stop.acquire(True, max(0.0, left)):
+            return
+    observe().sample(stop)
+
+
+def run():
+    """Run the thread until `pause`; if there can be none, that is noted."""
+    if STATE["problem"] is None and _address_limit() < LEAST_ADDRESSES:
+        STATE["problem"] = "no sampler: the limit of the address space is low"
+    if STATE["problem"] is not None:
+        return
+    thread = STATE["thread"] = Thread()
+    try:
+        thread.begin(_live)
+    except (RuntimeError, ValueError, OSError) as error:
+        STATE["thread"] = None
+        STATE["problem"] = f"no sampler: {error}"
+
+
+class Thread:
+    """A thread that `threading` does not know of: nobody counts it or waits for it.
+
+    It gets none of the process's signals. Those that the program blocks, to wait for them, would
+    else be delivered here.
+    """
+
+    def __init__(self):
+        self.stop, self.ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self.stop.acquire()
+        self.ended.acquire()
+        self.number = None
+
+    def begin(self, work):
+        size = _thread.stack_size(STACK_BYTES)
+        mask = _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
+        try:
+            _thread.start_new_thread(self._run, (work,))
+        finally:
+            _thread.stack_size(size)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+    def _run(self, work):
+        try:
+            self.number = _thread.get_native_id()
+            work(self.stop)
+        except Exception:
+            pass
+        finally:
+            self.ended.release()
+
+    def end(self):
+        """Return once the kernel has no such thread any more, at most a second from now."""
+        self.stop.release()
+        until = time.perf_counter() + THREAD_ENDS_WITHIN_S
+        if not self.ended.acquire(True, THREAD_ENDS_WITHIN_S):
+            return
+        if self.number is None:
+            return
+        task = f"/proc/self/task/{self.number}"
+        while time.perf_counter() < until:
+            try:
+                os.stat(task)
+            except OSError:
+                return
+            time.sleep(0.00002)
+
+
+def _address_limit():
+    """Bytes that the process may map; infinite where nobody set a limit."""
+    try:
+        with open("/proc/self/limits", "rb") as file:
+            for line in file:
+                if line.startswith(b"Max address space"):
+                    return float(line.split()[3].replace(b"unlimited", b"inf"))
+    except (OSError, ValueError, IndexError):
+        pass
+    return float("inf")
+
+
+# -- modules of our own
+
+
+def import_privately(name, globals=None, locals=None, fromlist=(), level=0):
+    """What `import` calls in our own modules: `sys.modules` gets nothing that has a file.
+
+    A module of the program's may be named like one of the standard library, and be imported later:
+    it must not find ours. Nor may we take the program's for the standard one.
+    """
+    package, _, inner = name.partition(".")
+    if level == 0 and package == _PACKAGE:
+        for each in [inner] if inner else fromlist:
+            if each not in _MODULES[_PACKAGE].__dict__:
+                load_own(each)
+        return _MODULES[name if fromlist else _PACKAGE]
+    if level == 0 and not inner:
+        module = _load_standard(name)
+        if module is not None:
+            return module
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+OWN_BUILTINS = {**builtins.__dict__, "__import__": import_privately}
+
+
+def load_own(name):
+    """One of our modules, by its file's name."""
+    full = f"{_PACKAGE}.{name}"
+    if full not in _MODULES:
+        path = os.path.join(STATE["inside"], name + ".py")
+        module = _load(full, path, f"<{full}>")
+        setattr(_MODULES[_PACKAGE], name, module)
+    return _MODULES[full]
+
+
+def _load_standard(name):
+    """A copy of our own of a module of the standard library's; None: `import` may have it."""
+    if name in sys.builtin_module_names:
+        return None
+    own = _MODULES.get(name)
+    if own is not None:
+        return own
+    library = os.path.dirname(os.__file__) + os.sep
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        origin = getattr(getattr(loaded, "__spec__", None), "origin", None) or ""
+        if origin in ("built-in", "frozen") or origin.startswith(library):
+            return None
+    for path in (library + name + ".py", os.path.join(library + name, "__init__.py")):
+        if os.path.isfile(path):
+            had = "collections.abc" in sys.modules
+            module = _load(name, path, None)
+            if name == "collections" and not had:
+                sys.modules.pop("collections.abc", None)  # which it sets itself
+            return module
+    return None
+
+
+def _load(name, path, shown):
+    loader = STATE["loader"](name, path)
+    code = loader.get_code(name)
+    module = _MODULES[name] = type(sys)(name)
+    module.__builtins__ = OWN_BUILTINS
+    if shown:
+        _imp._fix_co_filename(code, shown)
+    else:
+        module.__file__ = path
+    try:
+        exec(code, module.__dict__)
+    except BaseException:
+        del _MODULES[name]
+        raise
+    return module
+
+
+# -- the import of torch
+
+
+class Finder:
+    """Comes before the other finders, and lets them find; only then adds a call."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in _WAITING:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is Finder or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _add_call(spec, name)
+                return spec
+        return None
+
+
+def _add_call(spec, name):
+    """To the execution of the module, for a spec may be asked for and not used: libraries look
+    whether torch is there before they import it."""
+    loader = spec.loader
+    if getattr(loader, "exec_module", None) is None:
+        return
+
+    def exec_module(module):
+        # As before for the module's own code: a reload, or a copy of the loader, finds no trace.
+        del loader.exec_module
+        loader.exec_module(module)
+        try:
+            while name in _WAITING:  # the first call may ask for another
+                _WAITING.pop(name)(module)
+            if not _WAITING and Finder in sys.meta_path:
+                sys.meta_path.remove(Finder)
+        except Exception:  # the program must not see that there is a probe
+            pass
+
+    # Python leaves the frames of its import system out of a traceback, by this name.
+    exec_module.__code__ = exec_module.__code__.replace(
+        co_filename="<frozen importlib._bootstrap_external>"
+    )
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        pass  # a loader that keeps no attributes: this module is not observed
+
+
+def after(name, call):
+    """Call `call(module)` as soon as the module is imported, now if it is."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", 0):
+        call(module)
+        return
+    _WAITING[name] = call
+    if Finder not in sys.meta_path:
+        sys.meta_path.insert(0, Finder)

@@ -3,18 +3,16 @@
 Whatever cannot be applied is left as the program has it, with the reason.
 """
 
-import functools
 import gc
-import importlib
-import importlib.util
 import os
 import sys
 from _thread import get_ident
 
+from _hpcncf_probe import STATE
+
 ASKED = {}
 NOTES = {}
 ROWS = []
-MAIN = get_ident()
 
 OF_LOADERS = ("workers", "persistent_workers", "prefetch_factor", "pin_memory")
 OF_OPTIMIZERS = ("fused", "foreach", "rowwise")
@@ -75,15 +73,17 @@ def install(torch):
 
 
 def _set_threads(torch, threads):
+    from functools import wraps
+
     set_threads = torch.set_num_threads
     set_threads(threads)
     note("threads", True, "torch.set_num_threads, OMP_NUM_THREADS")
 
-    @functools.wraps(set_threads)
+    @wraps(set_threads)
     def kept(number):
         # Threads and workers of torch's own take one for themselves.
         of_torch = f"{os.sep}torch{os.sep}" in sys._getframe(1).f_code.co_filename
-        if get_ident() == MAIN and not of_torch:
+        if get_ident() == STATE["first_thread"][0] and not of_torch:
             note("threads", True, f"the program's set_num_threads({number}) is passed over")
             return None
         return set_threads(number)
@@ -98,9 +98,11 @@ FUSED = {}
 
 
 def _change_optimizers(torch, kind):
+    from functools import wraps
+
     original = kind.__init__
 
-    @functools.wraps(original)
+    @wraps(original)
     def changed(self, params, *args, **kwargs):
         if type(self) is not kind:
             return original(self, params, *args, **kwargs)
@@ -180,9 +182,11 @@ def _models(torch, optimizer):
 
 def _import_remedies(name):
     """Of hpcncf.remedies; ours, where the user's Python has no hpcncf."""
+    import importlib.util
+
     if importlib.util.find_spec("hpcncf") is None:
-        folder = __file__
-        for _ in range(4):
+        folder = STATE["inside"]
+        for _ in range(3):
             folder = os.path.dirname(folder)
         spec = importlib.util.spec_from_file_location(
             "hpcncf", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
@@ -218,13 +222,14 @@ def _first_line(error):
 def install_loaders(module):
     """`module` is torch.utils.data.dataloader."""
     import inspect
+    from functools import wraps
 
     if not set(OF_LOADERS) & set(ASKED):
         return
     original = module.DataLoader.__init__
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
+    @wraps(original)
     def changed(self, *args, **kwargs):
         try:
             given = signature.bind(self, *args, **kwargs)
@@ -291,10 +296,12 @@ def _refuses_workers(module, given):
 
 def _draw_as_new_workers(module):
     """Workers that stay draw no seed for an epoch: all later random numbers would be others."""
+    from functools import wraps
+
     kind = module._MultiProcessingDataLoaderIter
     original = kind._reset
 
-    @functools.wraps(original)
+    @wraps(original)
     def reset(self, loader, first_iter=False):
         if not first_iter and getattr(loader, "_hpcncf_persistent", False):
             torch = sys.modules["torch"]

@@ -16,6 +16,20 @@ LONG_SEARCH = 200
 MOST_LOOKS = 8
 MOST_FRAMES = 4
 MOST_LOADS = 8
+# With these, there may be interpreters that do not share their lock, of which Python 3.12 and later
+# read the frames all the same: the program then crashes.
+MAKE_INTERPRETERS = (
+    ("_interpreters", "_xxsubinterpreters", "_testcapi", "_testinternalcapi")
+    if sys.version_info >= (3, 12)
+    else ()
+)
+
+
+def current_frames():
+    """Thread ident -> its innermost frame; empty where they may not be read."""
+    if any(name in sys.modules for name in MAKE_INTERPRETERS):
+        return {}
+    return sys._current_frames()
 
 
 class _Place:
@@ -30,6 +44,14 @@ class _Place:
 
 
 _PLACES = {}
+
+
+def prepare():
+    """Load what reading code takes: at the first sample it would be a part of its cost."""
+    import opcode  # noqa: F401
+
+    if sys.version_info >= (3, 11):
+        import dis  # noqa: F401
 
 
 def worked_on(code, at, thread=None):
@@ -143,7 +165,7 @@ def _loaded(instructions):
 
 def _look_for_searches(place, thread):
     """Note which of its searches go through many items, if the thread is still in that function."""
-    frame = sys._current_frames().get(thread)
+    frame = current_frames().get(thread)
     for _ in range(MOST_FRAMES):
         if frame is None or frame.f_code is place.code:
             break

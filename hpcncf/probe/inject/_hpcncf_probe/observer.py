@@ -1,24 +1,28 @@
 """The observer of one process: its samples, its threads, and the record that it keeps writing."""
 
 import _thread
-import atexit
-import json
 import os
 import sys
 import time
-from functools import partial
+from _functools import partial
+from _operator import attrgetter, contains, itemgetter
 from itertools import accumulate, chain, repeat
-from operator import attrgetter, itemgetter
 
 from _hpcncf_probe import (
+    STATE,
+    after,
     apply_remedies,
     cuda_events,
-    imports,
     lines,
+    observe,
+    pause,
     tables,
     torch_phases,
     trial_speed,
 )
+from _hpcncf_probe import end as end_process
+from _hpcncf_probe.as_json import as_json
+from _hpcncf_probe.lines import MAKE_INTERPRETERS, current_frames
 from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, Clock
 
 FORMAT = 1
@@ -34,6 +38,8 @@ LONGEST_GAP_S = 1.0
 # would fall where C code happens to let go of it. With much less, two threads that share one core
 # take it from each other all the time. Set only while no other thread is affected.
 ASK_FOR_LOCK_AFTER_S = 2e-5
+# Set only with these, whose C code lets go of the lock all the time; elsewhere a program may look.
+ARRAYS = frozenset(("numpy", "torch"))
 # After one sample in so many of a program without steps, two looks, so far apart, show whether it
 # has gone on to another instruction, if it had a core for the least time meanwhile.
 MOVES_EVERY = 4
@@ -46,9 +52,12 @@ IDLE_SHARE = 0.05
 SENDING_SHARE = 0.5
 # A shorter process that took no step leaves no record.
 LEAST_S = 1.0
-FIRST_RECORD_S = 2.0
-RECORD_EVERY_S = 5.0
-# A worker is often killed at the end, and what it has not written is lost.
+# What was seen since the last record is lost where a process is killed, or leaves by `os._exit` or
+# `os.exec*`: at most this share of its life, and at most so many seconds.
+FIRST_RECORD_S = 0.5
+RECORD_SHARE = 0.25
+RECORD_EVERY_S = 15.0
+# A worker is often killed at the end.
 WORKER_RECORD_S = 2.0
 MOST_STACKS = 4000
 MOST_FRAMES = 8
@@ -69,18 +78,19 @@ _LIBRARY = ("site-packages", "dist-packages")
 class Observer:
     """What is seen of this process. Times are seconds since it began."""
 
-    def __init__(self, folder, program, kind):
-        self.folder = folder
-        self.program = program
-        self.kind = kind
+    def __init__(self):
+        self.folder = STATE["folder"]
+        self.program = STATE["program"]
+        self.kind = "program"
         self.pid = os.getpid()
-        self.began = time.perf_counter()
-        self.started_at = time.time()
+        self.began = STATE["began"]
+        self.started_at = STATE["started_at"]
         self.interval = SAMPLE_EVERY_S
-        self.thread = _thread.get_ident()
-        self.first_thread = (self.thread, _thread.get_native_id())
+        self.thread, number = STATE["first_thread"]
+        self.first_thread = (self.thread, number)
         self.clock_of_first = getattr(time, "pthread_getcpuclockid", lambda _: None)(self.thread)
-        CLOCKS[self.thread].since = self.began
+        clock = CLOCKS[self.thread]
+        clock.since, clock.cpu_since = self.began, STATE["began_cpu_s"]
         self.start_up = None
         self.stacks = {}
         self.others = {}
@@ -94,10 +104,10 @@ class Observer:
         self.threads_at_first = {}
         self.numbers = {}
         self.reused = set()
-        self.cpu_at_first = time.process_time()
+        self.cpu_at_first = STATE["began_process_cpu_s"]
         self.seen_at = self.began
         self.threads_at = self.began
-        self.record_at = self.began + FIRST_RECORD_S
+        self.record_at = time.perf_counter() + FIRST_RECORD_S
         # Pairs of looks at the thread before its first step, those between which it went on.
         self.moves = [0, 0]
         self.others_idle = False
@@ -105,34 +115,12 @@ class Observer:
         self.sampler_may_s = SAMPLER_AT_ONCE_S
         self.torch_threads = None
         self.rank = None
-        self.problems = []
+        self.problems = [STATE["problem"]] if STATE["problem"] else []
         self.written = False
-        self.stop = None
-        self.ended = None
         self.sampler = None
         self.usual_switch_s = sys.getswitchinterval()
 
     # -- the sampler's thread
-
-    def begin(self):
-        """A thread that `threading` does not know of: nobody counts it or waits for it."""
-        self.stop, self.ended = _thread.allocate_lock(), _thread.allocate_lock()
-        self.stop.acquire()
-        self.ended.acquire()
-        self.seen_at = time.perf_counter()
-        try:
-            self.sampler = _thread.start_new_thread(self._run, (self.stop, self.ended))
-        except RuntimeError as error:
-            self.problems.append(f"no sampler: {error}")
-            self.ended.release()
-
-    def pause(self):
-        """End the sampler's thread, at most a second from now."""
-        if self.stop is not None and self.stop.locked():
-            self.stop.release()
-            self.ended.acquire(timeout=1.0)
-        self.stop = None
-        self._switch_fast(False)
 
     def _switch_fast(self, fast):
         now = sys.getswitchinterval()
@@ -141,23 +129,27 @@ class Observer:
         elif not fast and abs(now - ASK_FOR_LOCK_AFTER_S) < 1e-6:
             sys.setswitchinterval(self.usual_switch_s)
 
-    def _run(self, stop, ended):
+    def sample(self, stop):
+        """Look at the program again and again, until `stop` is free."""
         try:
+            self.sampler = _thread.get_ident()
+            self.seen_at = time.perf_counter()
             wake_promptly()
+            lines.prepare()
             while True:
                 opened, stopped = [], []
                 if not self._wait(stop, opened, stopped):
                     break
                 self._switch_fast(False)
                 alone = self._sample(opened[0][NAME], stopped)
-                self._switch_fast(alone)
+                self._switch_fast(alone and not ARRAYS.isdisjoint(sys.modules))
                 looks = self.start_up is None and self.samples % MOVES_EVERY == 0
                 if looks and self._see_move(stop):
                     break
         except Exception as error:
             self.problems.append(f"sampler: {type(error).__name__}: {error}")
         finally:
-            ended.release()
+            self._switch_fast(False)
 
     def _wait(self, stop, opened, stopped):
         """Wait, then put the training thread's phase and frames into the lists; False: it is over.
@@ -172,6 +164,7 @@ class Observer:
         walks = map(accumulate, map(chain, zip(innermost), back), repeat(getattr))
         look = zip(
             iter(partial(stop.acquire, True, self.interval), True),
+            *(iter(partial(contains, sys.modules, name), True) for name in MAKE_INTERPRETERS),
             map(opened.append, map(itemgetter(-1), phases)),
             map(stopped.extend, map(map, repeat(READ), walks)),
         )
@@ -180,6 +173,8 @@ class Observer:
                 return True
         except (AttributeError, KeyError):  # beyond the outermost frame; a thread that has ended
             return True
+        if not current_frames():
+            self.problems.append("no samples: it may have several interpreters")
         return False
 
     def _sample(self, phase, stopped):
@@ -189,7 +184,7 @@ class Observer:
         self.seen_at = now
         if phase == UNTIMED:
             phase = self._untimed_phase(stopped, gap)
-        frames = sys._current_frames()
+        frames = current_frames()
         frames.pop(self.thread, None)
         others = {}
         if self.samples % 4 == 0:
@@ -214,10 +209,11 @@ class Observer:
         if now - self.threads_at >= (THREADS_FIRST_S if soon else THREADS_EVERY_S):
             self._see_threads(now)
         if now >= self.record_at:
+            most = WORKER_RECORD_S if self.kind == "worker" else RECORD_EVERY_S
             since = now - self.began
-            every = WORKER_RECORD_S if self.kind == "worker" else RECORD_EVERY_S
-            self.record_at = now + (every if since < 60 else 3 * RECORD_EVERY_S)
-            self.write(False)
+            self.record_at = now + min(most, RECORD_SHARE * since)
+            if since >= LEAST_S or self.start_up is not None:
+                self.write(False)
         spent = time.thread_time() - began
         self.sampler_cpu += spent
         self.interval = SAMPLE_EVERY_S
@@ -238,7 +234,7 @@ class Observer:
         return False
 
     def _position(self):
-        frame = sys._current_frames().get(self.thread)
+        frame = current_frames().get(self.thread)
         return frame and (frame.f_code, frame.f_lasti)
 
     def _ran(self):
@@ -316,7 +312,7 @@ class Observer:
         if os.getpid() != self.pid:
             return
         try:
-            text = json.dumps(self.record(final))
+            text = as_json(self.record(final))
             name = f"{self.pid}-{int(self.started_at * 1000)}.json"
             path = os.path.join(self.folder, name)
             mode = 0o600 | (os.stat(self.folder).st_mode & 0o040)
@@ -522,10 +518,8 @@ def is_user(name, variables):
 
 
 # hpcncf, whose remedies work in the program.
-OWN = __file__.rpartition(os.path.join("probe", "inject", ""))[0] or os.sep
-_STANDARD = tuple(
-    {os.path.dirname(os.__file__) + os.sep, os.path.dirname(json.__path__[0]) + os.sep}
-)
+OWN = STATE["inside"].rpartition(os.path.join("probe", "inject", ""))[0] or os.sep
+_STANDARD = (os.path.dirname(os.__file__) + os.sep,)
 
 
 def _computes(name):
@@ -588,9 +582,6 @@ def read_thread(number):
     return [int(ran) / 1e9, int(waited) / 1e9]
 
 
-_STATE = {}
-
-
 # Module -> what is done with it once it is imported. `import torch` brings the others; where it
 # does not, they are observed when they come.
 IMPORTED = {
@@ -599,52 +590,50 @@ IMPORTED = {
     "torch.utils.data.dataloader": (torch_phases.observe_loaders, apply_remedies.install_loaders),
     "torch.distributed.distributed_c10d": (torch_phases.observe_collectives,),
 }
+# The names whose import is waited for, by this process or the one that it was forked from.
+AWAITED = set()
 
 
-def start(folder, program):
-    """Observe this process from now on."""
-    observer = _STATE["observer"] = Observer(folder, program, "program")
-    torch_phases.first_step = first_step
-    for name, calls in IMPORTED.items():
-        imports.after(name, partial(_call_each, calls))
-    if hasattr(os, "register_at_fork"):
-        # No thread but the program's own may be there when it forks.
-        os.register_at_fork(
-            before=partial(_with_observer, Observer.pause),
-            after_in_parent=partial(_with_observer, Observer.begin),
-            after_in_child=_forked,
-        )
-    for name in ("_exit", "execv", "execve"):
-        _end_before(name)
-    atexit.register(end)
-    observer.begin()
+def begin():
+    """The observer of this process, from now on."""
+    observer = Observer()
+    if not AWAITED:
+        torch_phases.first_step = first_step
+        torch_phases.begin_worker, torch_phases.end_worker = begin_worker, end_worker
+        AWAITED.update(IMPORTED)
+        apply_remedies.ask(os.environ.get("HPCNCF_WITH"))
+        trial_speed.begin(os.environ.get("HPCNCF_TRIAL"))
+        for name, calls in IMPORTED.items():
+            after(name, partial(_call_each, observer, calls))
+    return observer
 
 
-def _call_each(calls, module):
+def _call_each(first, calls, module):
     for call in calls:
         try:
             call(module)
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            _with_observer(lambda observer, problem=problem: observer.problems.append(problem))
-
-
-def _with_observer(call):
-    observer = _STATE.get("observer")
-    if observer is not None:
-        call(observer)
+            observer = STATE["observer"] or first
+            observer.problems.append(f"{type(error).__name__}: {error}")
 
 
 def first_step(clock):
-    """As `Observer.first_step`, of whatever process this is; one that was forked is begun anew."""
-    (_STATE.get("observer") or _begin_again("program")).first_step(clock)
+    """As `Observer.first_step`, of whatever process this is."""
+    observer = observe()
+    if STATE["is_child"] and observer.start_up is None:
+        _end_with_multiprocessing()
+    observer.first_step(clock)
 
 
-def _forked():
-    """A child: not observed unless it trains or is a loader's worker."""
-    observer = _STATE.pop("observer", None)
-    if observer is not None:
-        _STATE["inherited"] = observer.folder, observer.program
+def _end_with_multiprocessing():
+    """Its forked processes leave by `os._exit`, which runs no `atexit`."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, end_process, exitpriority=0)
+
+
+def forget():
+    """This is a forked child: what was seen is its parent's."""
     CLOCKS.clear()
     apply_remedies.NOTES.clear()
     apply_remedies.ROWS.clear()
@@ -654,24 +643,22 @@ def _forked():
     torch_phases.NO_GRAD.clear()
 
 
-def _begin_again(kind):
-    folder, program = _STATE.get("inherited") or (os.environ.get("HPCNCF_PROBE", ""), "")
-    observer = _STATE["observer"] = Observer(folder, program, kind)
-    observer.begin()
-    return observer
-
-
 def begin_worker():
     """This process is a DataLoader's worker. One that was spawned is observed already."""
-    (_STATE.get("observer") or _begin_again("worker")).kind = "worker"
+    observe().kind = "worker"
+
+
+def end_worker():
+    """Write what was seen of this worker: it leaves by `os._exit`."""
+    pause()
+    end()
 
 
 def end():
     """Write what was seen, for the last time."""
-    observer = _STATE.pop("observer", None)
+    observer, STATE["observer"] = STATE["observer"], None
     if observer is None or observer.pid != os.getpid():
         return
-    observer.pause()
     trial_speed.end()
     long = time.perf_counter() - observer.began >= LEAST_S
     trained = observer.start_up is not None
@@ -682,23 +669,3 @@ def end():
         # A pool's threads have ended by now: they stay as they were last seen.
         observer.threads.update(read_threads(observer.first_thread))
         observer.write(True)
-    _STATE["ended"] = observer
-
-
-def _end_before(name):
-    """`os._exit` and `os.exec*` run no `atexit`."""
-    leave = getattr(os, name)
-
-    def replaced(*args, **named):
-        end()
-        try:
-            leave(*args, **named)
-        except BaseException:
-            ended = _STATE.pop("ended", None)  # no such program: this one goes on
-            if ended is not None:
-                _STATE["observer"] = ended
-                ended.begin()
-            raise
-
-    replaced.__name__ = name
-    setattr(os, name, replaced)

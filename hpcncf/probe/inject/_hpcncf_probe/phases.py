@@ -1,7 +1,6 @@
 """Exclusive time of each phase, for every thread that has phases."""
 
 import sys
-from _thread import get_ident
 from itertools import groupby
 from time import perf_counter, thread_time
 
@@ -54,8 +53,8 @@ class Clock:
         "turns",
     )
 
-    def __init__(self):
-        self.ident = get_ident()
+    def __init__(self, ident):
+        self.ident = ident
         self.phases = Phases()
         self.base = self.phases["rest:-"]
         self.stack = [self.base]
@@ -185,7 +184,7 @@ class Clocks(dict):
     """Thread ident -> Clock, made when first asked for."""
 
     def __missing__(self, ident):
-        clock = self[ident] = Clock()
+        clock = self[ident] = Clock(ident)
         return clock
 
 
@@ -227,7 +226,7 @@ def _without_ours(trace):
     first = None
     for skipped, run in groupby(reversed(frames), _is_of_import):
         run = list(run)
-        if skipped and any(map(_is_ours, run)):
+        if skipped and any(map(is_ours, run)):
             continue
         for each in run:
             each.tb_next = first
@@ -235,9 +234,9 @@ def _without_ours(trace):
     return first
 
 
-def _is_ours(trace):
+def is_ours(trace):
     return "_hpcncf_probe" in trace.tb_frame.f_code.co_filename
 
 
 def _is_of_import(trace):
-    return _is_ours(trace) or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")
+    return is_ours(trace) or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")

@@ -4,13 +4,13 @@ No module hook and no replaced `Module.__call__`: they change results (pytorch #
 graphs. A function that is being compiled goes straight to the original.
 """
 
-import functools
 import os
 import sys
 from _thread import get_ident
 
 from _hpcncf_probe import cuda_events, tables
-from _hpcncf_probe.phases import CLOCKS, NAME, Clock, hide_frames, optimizer_number
+from _hpcncf_probe.phases import CLOCKS, NAME, Clock, optimizer_number
+from _hpcncf_probe.seams import PASSED, hide, observe_calls
 
 LOADERS = []
 NO_GRAD = []
@@ -24,7 +24,7 @@ IN_REMEDIES = os.sep.join(("", "hpcncf", "remedies", ""))
 OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
 ADVANCE, WRAPPED = [None], [None]
 # Whether the program has asked for compiled functions: else torch need not be asked in each call.
-TRACED = False
+TRACED = [False]
 
 
 class Loader:
@@ -69,48 +69,53 @@ def install(torch):
     """Put the probe's turns into a torch that has just been imported."""
     TORCH["torch"] = torch
     TORCH["version"] = str(torch.__version__)
-    compiling = _compiling(torch)
-    _wrap(torch.autograd, "backward", "backward", compiling, begin=_begin_backward)
-    _wrap(torch.autograd, "grad", "backward", compiling)
-    _wrap(torch, "save", "checkpoint", compiling)
+    compiling = is_compiling(torch)
+    # Both ways into the backward pass; before torch 2.3 there is no function in common.
+    engine = getattr(torch.autograd, "_engine_run_backward", None)
+    if engine is not None:
+        _time_calls(engine, "backward", compiling, begin=_begin_engine)
+    else:
+        _time_calls(torch.autograd.backward, "backward", compiling, begin=_begin_backward)
+        _time_calls(torch.autograd.grad, "backward", compiling)
+    _time_calls(torch.save, "checkpoint", compiling)
     _observe_optimizers(sys.modules["torch.optim.optimizer"], compiling)
     for kind in ("no_grad", "inference_mode"):
         _observe_no_grad(getattr(torch, kind))
 
 
-def _compiling(torch):
+def is_compiling(torch):
+    """The function that says whether a function is being compiled right now."""
     compiler = getattr(torch, "compiler", None)
     return getattr(compiler, "is_compiling", None) or (lambda: False)
 
 
 def observe_tracing(module):
     """`module` is torch._dynamo.eval_frame, which an optimizer imports, compiled or not."""
-    global TRACED
+    skip = getattr(module, "skip_code", None)
+    for code in PASSED if skip else ():  # nothing to compile in the probe's own frames
+        skip(code)
     kind = getattr(module, "OptimizeContext", None)
     if kind is None:
-        TRACED = True
+        TRACED[0] = True
         return
-    begin = kind.__init__
 
-    @functools.wraps(begin)
-    def noted(*args, **kwargs):
-        global TRACED
-        TRACED = True
-        begin(*args, **kwargs)
+    def noted(original, *args, **kwargs):
+        TRACED[0] = True
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
 
-    kind.__init__ = noted
+    TRACED[0] |= not observe_calls(kind.__init__, noted)
 
 
-def _wrap(holder, name, phase, compiling, begin=Clock.push):
+def _time_calls(function, phase, compiling, begin=Clock.push):
     """`begin` opens the phase, and gives its depth; None: this call is not timed."""
-    original = getattr(holder, name, None)
-    if original is None or hasattr(original, "_hpcncf_original"):
-        return
 
-    @functools.wraps(original)
-    def timed(*args, **kwargs):
+    def timed(original, *args, **kwargs):
         try:  # Ctrl-C, too, raises its error wherever it finds this thread
-            if TRACED and compiling():
+            if TRACED[0] and compiling():
                 return original(*args, **kwargs)
             clock = CLOCKS[get_ident()]
             depth = begin(clock, phase)
@@ -121,12 +126,17 @@ def _wrap(holder, name, phase, compiling, begin=Clock.push):
             finally:
                 clock.pop(depth)
         except BaseException as error:
-            hide_frames(error)
+            hide(error)
             raise
 
     WRAPPED[0] = timed.__code__
-    timed._hpcncf_original = original
-    setattr(holder, name, timed)
+    observe_calls(function, timed)
+
+
+def _begin_engine(clock, phase):
+    """`torch.autograd.grad` is part of a forward pass, as a penalty on gradients: no step."""
+    called = sys._getframe(3).f_code.co_name
+    return _begin_backward(clock, phase) if called == "backward" else clock.push(phase)
 
 
 def _begin_backward(clock, phase):
@@ -150,13 +160,23 @@ def first_step(clock):
     """Replaced by the observer: the start-up is over."""
 
 
+def begin_worker():
+    """Replaced by the observer: this process is a loader's worker."""
+
+
+def end_worker():
+    """Replaced by the observer: the worker is about to leave."""
+
+
 def _observe_optimizers(module, compiling):
     look_at = tables.AT_STEPS
+    # torch.compile reads these two functions until here, and knows no module of ours by its name.
+    traced = TRACED
     built_for = getattr(TORCH["torch"], "version", None)
     has_gpu = any(getattr(built_for, each, None) for each in ("cuda", "hip"))
 
     def before(optimizer, args, kwargs):
-        if TRACED and compiling():
+        if traced[0] and compiling():
             return None
         clock = CLOCKS[get_ident()]
         closure = kwargs or len(args) > 1
@@ -178,7 +198,7 @@ def _observe_optimizers(module, compiling):
         return _time_closure(clock, args, kwargs) if closure else None
 
     def after(optimizer, *_):
-        if TRACED and compiling():
+        if traced[0] and compiling():
             return
         clock = CLOCKS[get_ident()]
         if clock.timed:
@@ -197,6 +217,7 @@ def _observe_optimizers(module, compiling):
             clock.time_on()  # from the backward pass to here was no step
             first_step(clock)
 
+    PASSED.update((before.__code__, after.__code__))
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 
@@ -207,7 +228,6 @@ def _time_closure(clock, args, kwargs):
     if not callable(closure):
         return None
 
-    @functools.wraps(closure)
     def timed(*inner, **named):
         try:
             depth = clock.push(clock.base[NAME])
@@ -216,8 +236,10 @@ def _time_closure(clock, args, kwargs):
             finally:
                 clock.pop(depth)
         except BaseException as error:
-            hide_frames(error)
+            hide(error)
             raise
+
+    timed.__wrapped__ = closure
 
     if len(args) > 1:
         return (args[0], timed, *args[2:]), kwargs
@@ -225,14 +247,13 @@ def _time_closure(clock, args, kwargs):
 
 
 def _observe_no_grad(kind):
-    enter, leave = kind.__enter__, kind.__exit__
+    depths = {}
 
-    @functools.wraps(enter)
-    def timed_enter(self):
+    def timed_enter(enter, self):
         result = enter(self)
         clock = CLOCKS.get(get_ident())
         if clock is not None and len(clock.stack) == 1:
-            frame = sys._getframe(1)
+            frame = sys._getframe(2)
             name = frame.f_code.co_filename
             if IN_TORCH in name and not name.endswith("_contextlib.py"):  # where it decorates
                 return result  # torch's own, as in a deep copy: no evaluation
@@ -245,20 +266,20 @@ def _observe_no_grad(kind):
             if site.step != clock.step:
                 site.step = clock.step
                 site.steps += 1
-            self._hpcncf_depth = clock.push(site.phase)
+            depths[id(self)] = clock.push(site.phase)
         return result
 
-    @functools.wraps(leave)
-    def timed_leave(self, *error):
+    def timed_leave(leave, self, *error):
         try:
-            depth = self.__dict__.pop("_hpcncf_depth", None)
+            depth = depths.pop(id(self), None)
             if depth is not None:
                 CLOCKS[get_ident()].pop(depth)
         finally:
             result = leave(self, *error)
         return result
 
-    kind.__enter__, kind.__exit__ = timed_enter, timed_leave
+    observe_calls(kind.__enter__, timed_enter)
+    observe_calls(kind.__exit__, timed_leave)
 
 
 def _site(frame):
@@ -279,17 +300,15 @@ def observe_loaders(module):
     """`module` is torch.utils.data.dataloader."""
     _observe_iterators(module._BaseDataLoaderIter)
     several = module._MultiProcessingDataLoaderIter
-    _wrap(several, "__init__", "workers_start", lambda: False)
-    _wrap(several, "_shutdown_workers", "workers_stop", lambda: False)
-    _observe_workers(module._utils.worker)
+    _time_calls(several.__init__, "workers_start", lambda: False)
+    _time_calls(several._shutdown_workers, "workers_stop", lambda: False)
+    observe_calls(module._utils.worker._worker_loop, _observe_worker)
 
 
 def _observe_iterators(kind):
-    begin, advance = kind.__init__, kind.__next__
     known = {}
 
-    @functools.wraps(begin)
-    def timed_begin(self, loader, *args, **kwargs):
+    def timed_begin(begin, self, loader, *args, **kwargs):
         key = (id(getattr(loader, "dataset", None)), getattr(loader, "batch_size", None))
         if key not in known:
             known[key] = Loader(len(LOADERS), loader)
@@ -297,10 +316,13 @@ def _observe_iterators(kind):
         self._hpcncf_loader = known[key]
         known[key].iterators += 1
         CLOCKS[get_ident()].time_on()
-        begin(self, loader, *args, **kwargs)
+        try:
+            return begin(self, loader, *args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
 
-    @functools.wraps(advance)
-    def timed_advance(self):
+    def timed_advance(advance, self):
         try:
             clock = CLOCKS[get_ident()]
             try:
@@ -323,39 +345,32 @@ def _observe_iterators(kind):
             loader.open = True
             loader.batches += 1
             return batch
-        except StopIteration:
-            clock.loader = None
-            clock.set_base("rest:-")
-            raise
         except BaseException as error:
-            hide_frames(error)
+            if isinstance(error, StopIteration):
+                clock.loader = None
+                clock.set_base("rest:-")
+            hide(error)
             raise
 
     ADVANCE[0] = timed_advance.__code__
-    kind.__init__, kind.__next__ = timed_begin, timed_advance
-    # `next` is `__next__` under its old name.
-    if getattr(kind, "next", None) is advance:
-        kind.next = timed_advance
+    observe_calls(kind.__init__, timed_begin)
+    observe_calls(kind.__next__, timed_advance)
 
 
-def _observe_workers(module):
-    loop = module._worker_loop
-
-    @functools.wraps(loop)
-    def observed(*args, **kwargs):
-        # (dataset_kind, dataset, index_queue, data_queue, done_event, auto_collation, collate_fn,
-        # drop_last, base_seed, init_fn, worker_id, ...): one worker of a loader is looked at.
-        observer = sys.modules["_hpcncf_probe.observer"]
-        number = args[10] if len(args) > 10 else kwargs.get("worker_id")
+def _observe_worker(loop, *args, **kwargs):
+    # (dataset_kind, dataset, index_queue, data_queue, done_event, auto_collation, collate_fn,
+    # drop_last, base_seed, init_fn, worker_id, ...): one worker of a loader is looked at.
+    number = args[10] if len(args) > 10 else kwargs.get("worker_id")
+    if number == 0:
+        begin_worker()
+    try:
+        return loop(*args, **kwargs)
+    except BaseException as error:
+        hide(error)
+        raise
+    finally:
         if number == 0:
-            observer.begin_worker()
-        try:
-            return loop(*args, **kwargs)
-        finally:
-            if number == 0:
-                observer.end()
-
-    module._worker_loop = observed
+            end_worker()
 
 
 def phase_by_frames(codes, clock):
@@ -395,15 +410,11 @@ COLLECTIVES = (
 
 def observe_collectives(module):
     """`module` is torch.distributed.distributed_c10d."""
-    compiling = _compiling(sys.modules.get("torch"))
-    package = sys.modules.get("torch.distributed")
+    compiling = is_compiling(sys.modules.get("torch"))
     for name in COLLECTIVES:
-        original = getattr(module, name, None)
-        if original is None:
-            continue
-        _wrap(module, name, "sync", compiling)
-        if getattr(package, name, None) is original:
-            setattr(package, name, getattr(module, name))
+        function = getattr(module, name, None)
+        if function is not None:
+            _time_calls(function, "sync", compiling)
 
 
 def rank():

@@ -3,15 +3,15 @@
 A step is a backward pass. Losses of the first ones go to the trial's own file, nowhere else.
 """
 
-import functools
-import json
+import _signal
 import os
-import signal
 import sys
 import time
-from bisect import bisect_left
 
+from _hpcncf_probe import end as end_process
 from _hpcncf_probe import torch_phases
+from _hpcncf_probe.as_json import as_json
+from _hpcncf_probe.seams import observe_calls
 
 LOSSES = 10
 WARM_STEPS, WARM_S = 10, 1.0
@@ -44,15 +44,14 @@ def install(torch):
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(SEED)
-    inner, compiling = torch.autograd.backward, torch_phases._compiling(torch)
+    compiling = torch_phases.is_compiling(torch)
 
-    @functools.wraps(inner)
-    def backward(tensors, *args, **kwargs):
+    def backward(original, tensors, *args, **kwargs):
         if not compiling():
             _see(torch, tensors)
-        return inner(tensors, *args, **kwargs)
+        return original(tensors, *args, **kwargs)
 
-    torch.autograd.backward = backward
+    observe_calls(torch.autograd.backward, backward)
 
 
 def _see(torch, tensors):
@@ -71,6 +70,8 @@ def _see(torch, tensors):
 
 def measured():
     """Of the steps after the warm-up; None while they are too few."""
+    from bisect import bisect_left
+
     times = TIMES[max(WARM_STEPS, bisect_left(TIMES, TIMES[0] + WARM_S)) :]
     steps = len(times) - 1
     if steps < 3:
@@ -108,7 +109,7 @@ def end():
     path = FILE[0]
     try:
         with open(path + ".part", "w") as file:
-            json.dump(found, file)
+            file.write(as_json(found))
         os.replace(path + ".part", path)
     except OSError:
         pass
@@ -118,7 +119,9 @@ def _leave():
     """End this process and its workers at once: no checkpoint, no epilogue of the program's."""
     end()
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+        _signal.signal(
+            _signal.SIGCHLD, _signal.SIG_DFL
+        )  # torch's handler raises for a killed worker
     except ValueError:
         pass  # not the main thread
     multiprocessing = sys.modules.get("multiprocessing")
@@ -128,4 +131,5 @@ def _leave():
         sys.stdout.flush()
     except Exception:
         pass
-    os._exit(0)  # the probe's own, which leaves its record first
+    end_process()
+    os._exit(0)
