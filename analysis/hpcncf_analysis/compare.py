@@ -16,7 +16,6 @@ from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import RankRecord, RecordError, read_record
-from hpcncf_analysis.advice.next_job import read_request
 from hpcncf_analysis.configurations import (
     Configuration,
     command_name,
@@ -37,6 +36,7 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
+from hpcncf_analysis.planned_job import read_planned_job
 from hpcncf_analysis.prices import NO_PRICES, Prices, is_faster_worth_it, priced_rows
 from hpcncf_analysis.quality import Quality, compare_quality
 from hpcncf_analysis.scaling import MODELS, distinct
@@ -116,7 +116,7 @@ def side_from_results(
         with suppress(RecordError):  # `collect` named it
             rank = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
             environments.append(read_record(rank, RankRecord).environment)
-    site = read_request(paths).site
+    site = read_planned_job(paths).site
     prices = Prices(site.prices, site.currency)
     left_out = len(found) - len(complete)
     return Side(name, complete, [each for each in environments if each], left_out, prices)

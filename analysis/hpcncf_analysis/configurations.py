@@ -428,3 +428,10 @@ def group_by_series(configurations: Iterable[Configuration]) -> dict[str, list[C
         if one.speed:
             grouped.setdefault(one.series, []).append(one)
     return grouped
+
+
+def settings_without_effect(one: Configuration) -> dict[str, str]:
+    """Dotted setting -> its record's own sentence that it has no effect here."""
+    return {
+        f"training.{name}": text for row in one.rows for name, text in inert_settings(row).items()
+    }

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from hpcncf_analysis.advice.judge import settings_without_effect
-from hpcncf_analysis.configurations import Configuration, Table, pluralize
+from hpcncf_analysis.configurations import Configuration, Table, pluralize, settings_without_effect
 from hpcncf_analysis.formatting import (
     NONE,
     format_duration,

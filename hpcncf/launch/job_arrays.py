@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import signal
 from collections import defaultdict
@@ -19,9 +18,8 @@ from hpcncf.job.packs import batched, packs_by_resources
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import is_same_process
-from hpcncf.records.schema import RecordError, read_record, write_record
-from hpcncf.records.submissions import Submission, SubmittedJob, files, read_submissions, user
+from hpcncf.records.schema import read_record, write_record
+from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.pending_reasons import describe_reason
@@ -121,10 +119,16 @@ def runs_per_task(runs: Sequence[Run], room: int) -> int | None:
 # sbatch's words for a queue that is full for this user: AssocMaxSubmitJobLimit,
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, ...
 NO_ROOM: Final = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
+
+
 # Slurm's commands are installed, and no controller is there.
 NO_CLUSTER: Final = re.compile(r"configuration source|contact slurm controller|fetch config")
+
+
 # Resources of the job that collects and reports.
 REPORTING: Final = Resources(mem_gb=1, timeout_min=30)
+
+
 # Files that submitit wrote for an array before it called sbatch.
 UNSENT_FILES: Final = re.compile(r"[0-9a-f]{32}\.pkl|\.submission_file_[0-9a-f]{32}\.sh")
 
@@ -258,68 +262,3 @@ def raise_refusals() -> Iterator[None]:
             f"{problem}: {reason}; solve that, or run on this machine with --cluster local "
             '(cluster="local" in Python)'
         ) from None
-
-
-def recover_arrays(paths: ResultPaths) -> None:
-    """Record the arrays that Slurm accepted; cancel those whose tasks lack their input files.
-
-    Call it while the results are locked: an array that is being sent is no orphan.
-    """
-    for file, submission in _broken_submissions(paths):
-        for array in _orphans(paths):
-            jobs = _complete_jobs(paths, array, submission.sending)
-            if jobs:
-                update = {"jobs": [*submission.jobs, *jobs], "sending": []}
-                submission = submission.model_copy(update=update)
-            else:
-                query.cancel([array])
-        write_record(file, submission.model_copy(update={"sending": []}))
-
-
-def _broken_submissions(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
-    """This user's submissions from this machine whose process was killed while sending."""
-    if not any(submission.sending for submission in read_submissions(paths).submissions):
-        return
-    for file in files(paths):
-        try:
-            one = read_record(file, Submission)
-        except RecordError:
-            continue
-        ended = not is_same_process(one.submitter_pid, one.submitter_started)
-        if one.sending and (one.user, one.host) == (user(), os.uname().nodename) and ended:
-            yield file, one
-
-
-def _orphans(paths: ResultPaths) -> list[str]:
-    """Queued arrays of this folder that no submission lists.
-
-    Raises HpcncfError if Slurm does not answer: its arrays could then be sent a second time.
-    """
-    submissions = read_submissions(paths).submissions
-    known = set(query.array_ids(job.id for one in submissions for job in one.jobs))
-    known |= {one.report_job for one in submissions if one.report_job}
-    problems = list[str]()
-    # The array's id, and submitit's script for it, in the user's own folder.
-    command = ["squeue", "--noheader", f"--user={user()}", "--format=%F|%o"]
-    text = run_query(command, problems)
-    if problems:
-        raise HpcncfError(
-            f"{problems[0]}. An earlier submission was interrupted while it sent an array, and "
-            "Slurm may have accepted it. Submit again when Slurm answers, or run on this machine "
-            'with --cluster local (cluster="local" in Python).'
-        )
-    folder = f"{paths.submitit(user())}{os.sep}"
-    rows = (line.strip().partition("|") for line in text.splitlines())
-    arrays = dict.fromkeys(array for array, _, script in rows if script.startswith(folder))
-    return [array for array in arrays if array not in known]
-
-
-def _complete_jobs(paths: ResultPaths, array: str, tasks: list[list[str]]) -> list[SubmittedJob]:
-    """The array's jobs if submitit's file for each task exists, else none."""
-    names = [f"{array}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [array]
-    logs = paths.submitit(user())
-    complete = all((logs / f"{job}_submitted.pkl").exists() for job in names)
-    larger = (logs / f"{array}_{len(tasks)}_submitted.pkl").exists()
-    if not complete or larger or not tasks:
-        return []
-    return [SubmittedJob(id=job, runs=runs) for job, runs in zip(names, tasks, strict=True)]

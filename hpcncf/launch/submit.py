@@ -15,7 +15,8 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
-from hpcncf.launch.job_arrays import Delivery, query_queued, recover_arrays, send_arrays
+from hpcncf.launch.job_arrays import Delivery, query_queued, send_arrays
+from hpcncf.launch.orphaned_arrays import recover_arrays
 from hpcncf.launch.snapshot import remove_unused, snapshot_code
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths

@@ -8,22 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.slurm.site import load_sites
-from hpcncf.tune.job_file import (
-    LONG_ENOUGH,
-    SHORTEST_S,
-    SUFFIX,
-    JobFile,
-    enough,
-    select_whole_runs,
-)
+from hpcncf.tune.job_file import LONG_ENOUGH, SHORTEST_S, SUFFIX, JobFile, enough, select_whole_runs
 from hpcncf.tune.program import Programs, Setup, Tried, is_equal
 from hpcncf.tune.search import Figure, Known, best_first, compare_figures, is_open
 from hpcncf.tune.tuning import Now
 from hpcncf_analysis.advice.judge import judge, mostly_disturbed
-from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
+from hpcncf_analysis.advice.next_job import Advice, build_advice
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import Finding
 from hpcncf_analysis.diagnosis.format import headline
+from hpcncf_analysis.planned_job import PlannedJob
 from hpcncf_analysis.scaling import MODELS, distinct
 from hpcncf_analysis.significance import Ratio, Verdict, compare_times
 

@@ -22,7 +22,6 @@ from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.next_job import (
     JobChange,
-    PlannedJob,
     Purpose,
     WrittenAdvice,
     build_advice,
@@ -33,13 +32,12 @@ from hpcncf_analysis.advice.next_job import (
     judge_job,
     measured_remedies,
     next_job_name,
-    read_request,
-    without_length,
     write_advice,
 )
 from hpcncf_analysis.advice.request import build_request
 from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Gain
+from hpcncf_analysis.planned_job import PlannedJob, read_planned_job, without_length
 
 DATA = {"path": "/data/frappe"}
 
@@ -212,7 +210,7 @@ def test_a_remedy_is_applied_and_has_time_enough(found: Diagnosis, expected_s: f
 def written(
     paths: ResultPaths, diagnoses: dict[str, Diagnosis] | None = None
 ) -> dict[Purpose, WrittenAdvice]:
-    planned = read_request(paths)
+    planned = read_planned_job(paths)
     shown = group_configurations(collect(paths).runs)
     table = judge_job(shown, planned, diagnoses or {})
     found = write_advice(table, planned, paths, diagnoses or {})
@@ -240,7 +238,7 @@ def test_a_remedy_that_was_run_is_measured_and_not_tried_again(tmp_path: Path) -
     paths = make_results.demo(tmp_path, repeats=1)
     make_results.complete(paths)
     found = causes(paths, {"training.loader": "vectorized"}, "python_input")
-    shown, planned = group_configurations(collect(paths).runs), read_request(paths)
+    shown, planned = group_configurations(collect(paths).runs), read_planned_job(paths)
     measured = measured_remedies(shown, planned, found)
     by_label = {one.label: one.key for one in shown}
     gain = measured[by_label["1 core · per_sample"], "python_input"]
@@ -289,7 +287,7 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     """What `hpcncf tune` verified is requested, whatever cores idled."""
     paths = make_results.demo(tmp_path, points=[make_results.POINTS[1]])
     make_results.complete(paths)
-    table, asked = judge(group_configurations(collect(paths).runs)), read_request(paths)
+    table, asked = judge(group_configurations(collect(paths).runs)), read_planned_job(paths)
     assert table
     tried, kept = (build_advice(table, asked, as_measured=each) for each in (False, True))
     assert tried.job.resources.cpus_per_task == 1
@@ -431,7 +429,7 @@ def test_the_base_stands_outside_the_grid_if_it_is_a_run_of_its_own() -> None:
 def test_a_job_file_that_cannot_be_read_leaves_the_plan(tmp_path: Path, text: str) -> None:
     paths = make_results.demo(tmp_path)
     paths.job.write_text(text)
-    asked = read_request(paths)
+    asked = read_planned_job(paths)
     assert (asked.name, asked.job, asked.base) == ("demo", None, None)
     assert len(asked.runs) == 18
 
@@ -442,6 +440,6 @@ def test_a_site_of_another_machine_asks_for_nothing(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
     job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "site": str(site)})
     leave_plan(paths, job, expand_job(job))
-    assert read_request(paths).site.partition == "long"
+    assert read_planned_job(paths).site.partition == "long"
     site.unlink()
-    assert read_request(paths).site == Site()
+    assert read_planned_job(paths).site == Site()

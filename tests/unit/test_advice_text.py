@@ -18,7 +18,6 @@ from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.next_job import (
     Advice,
-    PlannedJob,
     build_advice,
     build_repeat,
     judge_job,
@@ -34,6 +33,7 @@ from hpcncf_analysis.advice.text import (
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Gain
 from hpcncf_analysis.formatting import format_core_time, format_duration, format_percent
+from hpcncf_analysis.planned_job import PlannedJob
 
 
 def concluded(*shown: Configuration, diagnoses: Any = None, **more: Any) -> Conclusion:

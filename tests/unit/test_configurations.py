@@ -9,7 +9,6 @@ import make_configurations
 import pytest
 
 from hpcncf.job.spec import Training
-from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     Configuration,
@@ -31,6 +30,7 @@ from hpcncf_analysis.formatting import (
     select_time_unit,
 )
 from hpcncf_analysis.quality import chance_margin
+from hpcncf_analysis.report.alerts import find_alerts
 from hpcncf_analysis.report.sections.compared import main_notes, main_table
 from hpcncf_analysis.report.sections.model_quality import quality_note
 from hpcncf_analysis.report.sections.speed import efficiency_against_speed, speedup_figure

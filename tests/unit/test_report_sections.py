@@ -23,7 +23,7 @@ from hpcncf_analysis.configurations import Configuration, Table, group_configura
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.formatting import NONE
 from hpcncf_analysis.report import build
-from hpcncf_analysis.report.html import MAX_SVG_BYTES, inline_figure, render_markdown
+from hpcncf_analysis.report.render import MAX_SVG_BYTES, inline_figure, render_markdown
 from hpcncf_analysis.report.section import (
     Paragraph,
     Part,

@@ -14,9 +14,9 @@ from hpcncf.records.schema import TOO_SHORT_S
 from hpcncf_analysis.advice.request import seconds_of_whole_run
 from hpcncf_analysis.configurations import (
     Configuration,
-    inert_settings,
     is_disturbed,
     pluralize,
+    settings_without_effect,
 )
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
 from hpcncf_analysis.formatting import format_ratio
@@ -260,15 +260,25 @@ def judge(
             cause = None
         price = hourly[one.key] if priced else None
         rows.append(Judged(one, times, standing, reason, cause, hourly=price))
-    rows.sort(key=lambda row: (row.seconds, row.cost, row.label))
-    placed, best = [], None
-    for row in rows:  # of all that are as quick, the cheapest judged row beats, if any does
-        beaten = best is not None and best.beats(row)
-        placed.append(replace(row, beaten_by=best.label if best and beaten else None))
-        if row.standing == "judged" and (best is None or row.cost < best.cost):
-            best = row
     known = prices if prices and priced else NO_PRICES
-    return Judgement(unit, work, tuple(placed), min_efficiency, known)
+    return Judgement(unit, work, mark_pareto_front(rows), min_efficiency, known)
+
+
+def mark_pareto_front(rows: Sequence[Judged]) -> tuple[Judged, ...]:
+    """The rows, each with the judged row that beats it, if any; those without are the front.
+
+    A row is beaten by one that takes no longer, costs no more, and is better in one of the two.
+    """
+    # With the quickest first, only the cheapest judged row so far has to be looked at: whichever
+    # row beats another, that one does as well.
+    marked = list[Judged]()
+    cheapest: Judged | None = None
+    for row in sorted(rows, key=lambda row: (row.seconds, row.cost, row.label)):
+        beaten = cheapest is not None and cheapest.beats(row)
+        marked.append(replace(row, beaten_by=cheapest.label if cheapest and beaten else None))
+        if row.standing == "judged" and (cheapest is None or row.cost < cheapest.cost):
+            cheapest = row
+    return tuple(marked)
 
 
 def _hourly_price(one: Configuration, prices: Prices | None) -> float | None:
@@ -321,13 +331,6 @@ def _standing(
         if is_mostly_warmup(row):
             return "too short", "most of its training was warm-up"
     return "judged", ""
-
-
-def settings_without_effect(one: Configuration) -> dict[str, str]:
-    """Dotted setting -> its record's own sentence that it has no effect here."""
-    return {
-        f"training.{name}": text for row in one.rows for name, text in inert_settings(row).items()
-    }
 
 
 def _differs_only_in(one: Configuration, other: Configuration, inert: Mapping[str, str]) -> bool:

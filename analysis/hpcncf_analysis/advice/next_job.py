@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,14 +17,13 @@ from hpcncf.data.manifest import DataError
 from hpcncf.errors import UsageError
 from hpcncf.files import write_text
 from hpcncf.job.expand import expand_job
-from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import apply_override, build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import JobDumper, read_plan
+from hpcncf.records.plan_file import JobDumper
 from hpcncf.slurm.batch_script import Source, directives, plain_script
-from hpcncf.slurm.site import Site, load_sites
+from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import (
     CHOICES,
     NOT_RUN,
@@ -55,100 +53,48 @@ from hpcncf_analysis.formatting import (
     format_duration,
     format_percent,
 )
+from hpcncf_analysis.planned_job import PlannedJob
 from hpcncf_analysis.prices import Prices
 
 # Of 64 letters; the suffix needs some.
 MAX_NAME: Final = 50
+
+
 WIDTH: Final = 98
+
+
 # Written even at their defaults: a reader looks for them first.
 ALWAYS_WRITTEN: Final = {
     "resources": ("nodes", "tasks_per_node", "cpus_per_task", "mem_gb", "timeout_min"),
     "training": ("epochs", "engine", "loader"),
 }
+
+
 NOTE: Final = (
     "# Written by `hpcncf report`. Submit it with sbatch, or the job file beside it with "
     "`hpcncf submit`."
 )
+
+
 # Below this share of its cores a single run is repeated with fewer.
 IDLE_EFFICIENCY: Final = 0.8
+
+
 # Clocks tick and start-up counts: so little of a core is no core.
 NO_CORE: Final = 0.1
+
+
 # Cores that idle because of these causes may be needed once the cause is gone.
 CAUSES_HIDING_NEED: Final[frozenset[Cause]] = frozenset(
     {"one_core_confinement", "neighbour_load", "memory_pressure", "too_short_to_judge"}
 )
+
+
 # Training and evaluation that a repeated run should have.
 REPEAT_S: Final = 30.0
+
+
 REPEATS: Final = 3
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """The job that was run, and its site."""
-
-    name: str
-    runs: Mapping[str, Run]
-    """Run id -> run as planned."""
-    job: JobSpec | None = None
-    """None for commands that `hpcncf run` started."""
-    site: Site = field(default_factory=Site)
-
-    @property
-    def base(self) -> str | None:
-        """The configuration that the job file has outside its grid; None if that is none."""
-        if self.job is None:
-            return None
-        outside = self.job.model_copy(update={"grid": {}, "points": [], "exclude": []})
-        return self.configuration(outside)
-
-    @property
-    def epochs(self) -> int | None:
-        """Of the user's job: as the job file has it outside its grid."""
-        trains = self.job is not None and self.job.workload == "ncf"
-        return self.job.training.epochs if self.job and trains else None
-
-    @property
-    def of_trials(self) -> bool:
-        """Whether hpcncf tune ends these runs after some of their work."""
-        workloads = [run.workload for run in self.runs.values()]
-        return any(isinstance(each, Program) and each.trial for each in workloads)
-
-    def configuration(self, job: JobSpec) -> str | None:
-        """The id of a job without a grid, on the data as planned; None if its settings clash.
-
-        Runs that differ only in their length have the same.
-        """
-        keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
-        sets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
-        try:
-            (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys, sets).runs
-        except UsageError:
-            return None
-        return without_length(run)
-
-    def of(self, one: Configuration) -> str | None:
-        """The same id of a configuration that was run."""
-        run = self.runs.get(one.rows[0]["run_id"])
-        return without_length(run) if run else None
-
-
-def without_length(run: Run) -> str:
-    """The id of the run's configuration at one epoch: what it is, however long it was measured."""
-    training = run.training and run.training.model_copy(update={"epochs": 1, "max_steps": None})
-    return configuration_id(run.model_copy(update={"training": training}))
-
-
-def read_request(paths: ResultPaths) -> PlannedJob:
-    """The plan, job file and site of a results folder, the latter two if they can be read here.
-
-    Raises UsageError if there is no plan.
-    """
-    planned, job, site = read_plan(paths), None, Site()
-    with contextlib.suppress(UsageError):  # commands; a job file of another version
-        job = load_job(paths.job)
-    with contextlib.suppress(UsageError):  # results from another machine
-        site = load_sites(job.site if job else str(JobSpec.model_fields["site"].default))
-    return PlannedJob(planned.job, {run.id: run for run in planned.runs}, job, site)
 
 
 def judge_job(

@@ -10,20 +10,15 @@ from typing import Any, Final
 from hpcncf.collect.collect import Collected
 from hpcncf.files import make_folder, set_shared_mode, write_text
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis.advice.next_job import (
-    Advice,
-    judge_job,
-    measured_remedies,
-    read_request,
-    write_advice,
-)
+from hpcncf_analysis.advice.next_job import Advice, judge_job, measured_remedies, write_advice
 from hpcncf_analysis.advice.text import conclude
-from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import read_predictions, score
+from hpcncf_analysis.planned_job import read_planned_job
 from hpcncf_analysis.quality import at_equal_epochs
-from hpcncf_analysis.report import html as rendering
+from hpcncf_analysis.report import render as rendering
+from hpcncf_analysis.report.alerts import find_alerts
 from hpcncf_analysis.report.section import FigureRow, Paragraph, ReportData, Section, omit_failure
 from hpcncf_analysis.report.sections import (
     causes,
@@ -116,7 +111,7 @@ def gather_data(
     alerts: list[str] = []
     with omit_failure("comparison of the runs with each other") as failed:
         alerts += find_alerts(complete, shown)
-    planned = read_request(paths)
+    planned = read_planned_job(paths)
     outcomes = measured_remedies(shown, planned, diagnoses)
     table = judge_job(shown, planned, diagnoses)
     written = write_advice(table, planned, paths, diagnoses)

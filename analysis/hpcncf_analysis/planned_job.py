@@ -1,0 +1,87 @@
+"""The job of a results folder as it was planned, with its job file and site."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpcncf.errors import UsageError
+from hpcncf.job.expand import expand_job
+from hpcncf.job.identity import configuration_id
+from hpcncf.job.load import load_job
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import JobSpec, Program
+from hpcncf.paths import ResultPaths
+from hpcncf.records.plan_file import read_plan
+from hpcncf.slurm.site import Site, load_sites
+from hpcncf_analysis.configurations import Configuration
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """The job that was run, and its site."""
+
+    name: str
+    runs: Mapping[str, Run]
+    """Run id -> run as planned."""
+    job: JobSpec | None = None
+    """None for commands that `hpcncf run` started."""
+    site: Site = field(default_factory=Site)
+
+    @property
+    def base(self) -> str | None:
+        """The configuration that the job file has outside its grid; None if that is none."""
+        if self.job is None:
+            return None
+        outside = self.job.model_copy(update={"grid": {}, "points": [], "exclude": []})
+        return self.configuration(outside)
+
+    @property
+    def epochs(self) -> int | None:
+        """Of the user's job: as the job file has it outside its grid."""
+        trains = self.job is not None and self.job.workload == "ncf"
+        return self.job.training.epochs if self.job and trains else None
+
+    @property
+    def of_trials(self) -> bool:
+        """Whether hpcncf tune ends these runs after some of their work."""
+        workloads = [run.workload for run in self.runs.values()]
+        return any(isinstance(each, Program) and each.trial for each in workloads)
+
+    def configuration(self, job: JobSpec) -> str | None:
+        """The id of a job without a grid, on the data as planned; None if its settings clash.
+
+        Runs that differ only in their length have the same.
+        """
+        keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
+        sets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
+        try:
+            (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys, sets).runs
+        except UsageError:
+            return None
+        return without_length(run)
+
+    def of(self, one: Configuration) -> str | None:
+        """The same id of a configuration that was run."""
+        run = self.runs.get(one.rows[0]["run_id"])
+        return without_length(run) if run else None
+
+
+def without_length(run: Run) -> str:
+    """The id of the run's configuration at one epoch: what it is, however long it was measured."""
+    training = run.training and run.training.model_copy(update={"epochs": 1, "max_steps": None})
+    return configuration_id(run.model_copy(update={"training": training}))
+
+
+def read_planned_job(paths: ResultPaths) -> PlannedJob:
+    """The plan, job file and site of a results folder, the latter two if they can be read here.
+
+    Raises UsageError if there is no plan.
+    """
+    planned, job, site = read_plan(paths), None, Site()
+    with contextlib.suppress(UsageError):  # commands; a job file of another version
+        job = load_job(paths.job)
+    with contextlib.suppress(UsageError):  # results from another machine
+        site = load_sites(job.site if job else str(JobSpec.model_fields["site"].default))
+    return PlannedJob(planned.job, {run.id: run for run in planned.runs}, job, site)
