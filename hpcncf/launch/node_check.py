@@ -26,10 +26,9 @@ from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import package_versions
 from hpcncf.records.schema import (
-    SCHEMA_VERSION,
     Number,
+    Record,
     RecordError,
-    RecordPart,
     read_record,
     write_record,
 )
@@ -65,8 +64,7 @@ class Question:
     """Whether a run needs it."""
 
 
-class Answer(RecordPart):
-    schema_version: Literal[1] = SCHEMA_VERSION
+class Answer(Record):
     kind: Literal["answer"] = "answer"
     node: str
     python: str

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from hpcncf.records.claims import is_same_process
-from hpcncf.records.schema import SCHEMA_VERSION, Number, ProcessId, RecordPart, read_optional
+from hpcncf.records.schema import Number, ProcessId, Record, read_optional
 
 
-class ActiveQueue(RecordPart):
+class ActiveQueue(Record):
     """The local queue that runs on this machine now, for others that wait."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["turn"] = "turn"
     results: str
     submission: str

@@ -110,6 +110,20 @@ class RecordPart(BaseModel):
     )
 
 
+class Record(RecordPart):
+    """Base of what a file of a results folder holds; `kind` says which."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: str
+
+
+class AttemptRecord(Record):
+    """Base of the records of one attempt at a run."""
+
+    run_id: str
+    attempt: Integer
+
+
 class Cores(RecordPart):
     """Allocated, usable and used cores of a rank."""
 
@@ -489,7 +503,7 @@ def _only(key: str) -> AfterValidator:
     return AfterValidator(lambda whole: {key: whole.get(key)})
 
 
-class RankEnd(RecordPart):
+class RankEnd(AttemptRecord):
     """The part of a rank's record that its run's state follows from.
 
     `status` reads no more of the records of thousands of runs.
@@ -497,10 +511,7 @@ class RankEnd(RecordPart):
 
     model_config = ConfigDict(extra="ignore")
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["rank"] = "rank"
-    run_id: str
-    attempt: Integer
     rank: Integer
     world_size: WorldSize
     node: str
@@ -595,16 +606,13 @@ class Gpu(RecordPart):
         return [*plain, self.sm_mhz, *self.throttled.values()]
 
 
-class NodeRecord(RecordPart):
+class NodeRecord(AttemptRecord):
     """A node's CPUs, memory and network while a run was on it.
 
     At most 600 windows; they widen as the run grows. Series are lists over windows.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["node"] = "node"
-    run_id: str
-    attempt: Integer
     node: str
     node_index: Integer
     started_at: Moment
@@ -657,13 +665,10 @@ class NodeRecord(RecordPart):
         return self
 
 
-class Progress(RecordPart):
+class Progress(AttemptRecord):
     """A run's progress, rewritten every few seconds by rank 0."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["progress"] = "progress"
-    run_id: str
-    attempt: Integer
     updated_at: Moment
     elapsed_s: Number
     phase: Literal["startup", "training", "evaluation", "checkpoint", "command"]
@@ -694,13 +699,10 @@ class Progress(RecordPart):
     """Phase -> share of the time since start-up, as the probe has seen it so far."""
 
 
-class Claim(RecordPart):
+class Claim(AttemptRecord):
     """The process that runs this attempt; created with its folder, so that no other claims it."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["claim"] = "claim"
-    run_id: str
-    attempt: Integer
     node: str
     pid: ProcessId
     process_started: Number
@@ -715,13 +717,10 @@ class Claim(RecordPart):
 EndReason = Literal["exited", "timeout", "cancelled"]
 
 
-class End(RecordPart):
+class End(AttemptRecord):
     """How an attempt ended, by its local launcher, written after the last rank has ended."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["end"] = "end"
-    run_id: str
-    attempt: Integer
     reason: EndReason
     exit_codes: list[Integer | None]
     """By rank; negative is the signal that ended it."""

@@ -19,13 +19,13 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process, process_start
 from hpcncf.records.code_version import Code
 from hpcncf.records.schema import (
-    SCHEMA_VERSION,
     Integer,
     LongText,
     Moment,
     Number,
     ProcessId,
     R,
+    Record,
     RecordError,
     RecordPart,
     SlurmJobId,
@@ -70,10 +70,9 @@ class SubmittedJob(RecordPart):
         return self
 
 
-class Submission(RecordPart):
+class Submission(Record):
     """Written before anything is sent, and again after: a submission that broke off is known."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["submission"] = "submission"
     cluster: Cluster
     user: str
@@ -128,10 +127,9 @@ class Submission(RecordPart):
         return copy
 
 
-class Cancellation(RecordPart):
+class Cancellation(Record):
     """Runs that somebody cancelled. The local queue looks for these while it works."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["cancellation"] = "cancellation"
     user: str
     host: str

@@ -18,7 +18,7 @@ from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
 from hpcncf.records.plan_file import leave_plan, locked, writing
-from hpcncf.records.schema import SCHEMA_VERSION, RecordPart
+from hpcncf.records.schema import Record, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.tune.search import (
@@ -41,10 +41,9 @@ class Round(RecordPart):
     """Settings of points that it adds to the grid: a program's begins with none."""
 
 
-class Saved(RecordPart):
+class Saved(Record):
     """A job, and the rounds of runs that were asked for."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["tuning"] = "tuning"
     job: dict[str, Any]
     """The job file's settings, resolved, but those at their defaults, which a later version may
