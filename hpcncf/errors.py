@@ -34,11 +34,6 @@ def did_you_mean(word: str, known: list[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`, `1,000 runs`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def abbreviate(value: object) -> str:
     """`repr`, cut to 200 characters."""
     import reprlib

@@ -16,6 +16,7 @@ from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import RankRecord, RecordError, read_record
+from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     Configuration,
     command_name,
@@ -24,7 +25,6 @@ from hpcncf_analysis.configurations import (
     inert_settings,
     is_disturbed,
     numeric_metrics,
-    pluralize,
 )
 from hpcncf_analysis.formatting import (
     NONE,

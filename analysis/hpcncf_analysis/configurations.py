@@ -13,6 +13,7 @@ from typing import Any, Final
 from hpcncf.collect.resource_columns import METRIC, PARAMETER, is_number
 from hpcncf.job.identity import SEED
 from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.text import pluralize
 from hpcncf_analysis.formatting import NONE
 
 Row = Mapping[str, Any]
@@ -181,10 +182,6 @@ def format_threads(row: Row) -> list[str]:
     """Only if a rank's threads are not one for each of its cores."""
     threads = row.get("threads")
     return [] if threads in (None, row["cpus_per_task"]) else [pluralize(threads, "thread")]
-
-
-def pluralize(number: float, noun: str) -> str:
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def others_share(row: Row) -> float | None:

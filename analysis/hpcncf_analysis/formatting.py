@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import floor, log10
 
+from hpcncf import text
+
 NONE = "–"
 THIN = "\u202f"
 
@@ -48,15 +50,8 @@ def format_hundredths(value: float | None) -> str:
 
 
 def format_duration(value: float | None) -> str:
-    if value is None:
-        return NONE
-    if 0 < value < 0.1:
-        return f"{1000 * value:.3g}{THIN}ms"
-    if value < 100:
-        return f"{value:.3g}{THIN}s"
-    minutes, seconds = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"
+    """As in a terminal, with spaces that no browser breaks."""
+    return NONE if value is None else text.format_duration(value, THIN)
 
 
 def format_core_time(core_hours: float | None) -> str:

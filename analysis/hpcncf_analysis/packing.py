@@ -14,12 +14,12 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     Table,
     format_shape,
     format_threads,
     label_settings,
-    pluralize,
     varying_settings,
 )
 from hpcncf_analysis.formatting import (

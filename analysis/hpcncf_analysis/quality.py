@@ -8,7 +8,8 @@ from math import inf, isinf, sqrt
 from statistics import median
 from typing import Any, Final, Literal
 
-from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf.text import pluralize
+from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.formatting import format_duration
 
 # HR@10 that differs by no more than this is equal, however many test rows there are.

@@ -8,13 +8,13 @@ from math import isinf
 from typing import Any, Final, Literal
 
 from hpcncf.collect.training_columns import unsteady
+from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     Configuration,
     Table,
     format_threads,
     group_by_series,
     label_settings,
-    pluralize,
     varying_settings,
 )
 from hpcncf_analysis.formatting import (

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.errors import plural, printable
+from hpcncf.errors import printable
+from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
     from hpcncf.collect.collect import Collected, Seen
@@ -73,12 +74,12 @@ def summary(found: Collected) -> str:
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     retired = sum(row["retired"] for row in found.runs)
     kept = f"; {retired} retired" if retired else ""
-    return f"{found.job}: {plural(sum(counts.values()), 'run')}: {states or 'none'}{kept}"
+    return f"{found.job}: {pluralize(sum(counts.values()), 'run')}: {states or 'none'}{kept}"
 
 
 def print_skipped(found: Collected) -> None:
     if found.skipped:
-        print(f"skipped {plural(len(found.skipped), 'file')}:", file=sys.stderr)
+        print(f"skipped {pluralize(len(found.skipped), 'file')}:", file=sys.stderr)
         for reason in found.skipped:
             print(f"  {printable(reason)}", file=sys.stderr)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.cli.output import ID, filled, format_path, width
-from hpcncf.errors import plural, printable
+from hpcncf.errors import printable
 from hpcncf.launch.retry import ran_out_of
 from hpcncf.paths import ResultPaths
 from hpcncf.state.decide import attempt_logs, read_last_lines, slurm_logs
 from hpcncf.state.status import RunState
+from hpcncf.text import pluralize
 
 FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
 LINES: Final = 6
@@ -79,7 +80,7 @@ def failures_page(paths: ResultPaths, states: Sequence[RunState], full: bool = F
 def _lines(paths: ResultPaths, failure: Failure, full: bool) -> Iterator[str]:
     first, number = failure.first, len(failure.runs)
     word = first.state.replace("_", " ")
-    yield filled(f"{plural(number, 'run')} {word}: {first.reason}")
+    yield filled(f"{pluralize(number, 'run')} {word}: {first.reason}")
     log = log_of(paths, first)
     yield from _failure_lines(failure, log, full)
     ids = [state.run.id[:ID] for state in failure.runs]

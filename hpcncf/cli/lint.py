@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from hpcncf.errors import HpcncfError, UsageError, plural, printable
+from hpcncf.errors import HpcncfError, UsageError, printable
+from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
     from hpcncf.batch.script import BatchScript
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         _print_diffs(sources)
     else:
         _print_complaints(sources)
-        print(f"{plural(len(sources), 'file')} read: {count or 'nothing'} found")
+        print(f"{pluralize(len(sources), 'file')} read: {count or 'nothing'} found")
         if program.cores is None and any(
             THREADS.search(source.text) for source in sources if source.kind == "python"
         ):

@@ -14,7 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.errors import UsageError, plural, printable
+from hpcncf.errors import UsageError, printable
+from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
@@ -141,7 +142,7 @@ def counts(states: Sequence[RunState]) -> str:
     parts = [f"{number} {state.replace('_', ' ')}" for state, number in tally.items()]
     retired = len(states) - len(active)
     parts += [f"({retired} retired)"] if retired else []
-    return f"{plural(len(active), 'run')}: {', '.join(parts)}"
+    return f"{pluralize(len(active), 'run')}: {', '.join(parts)}"
 
 
 def format_path(path: Path) -> str:
@@ -149,13 +150,3 @@ def format_path(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):  # elsewhere, or the folder here was removed
         return str(path.relative_to(Path.cwd()))
     return str(path)
-
-
-def duration(seconds: float) -> str:
-    """Format a duration for people: `0.42 s`, `73.1 s`, `2 h 19 min`."""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

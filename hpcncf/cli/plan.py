@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import print_json, warn
-from hpcncf.errors import plural
+from hpcncf.text import pluralize
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.launch.submit import describe_refusals
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # errors of the site come first
-    asked = plural(len(runs), "run")
+    asked = pluralize(len(runs), "run")
     print(f"job {job.name}: {asked}, at most {max_core_hours(runs):.2f} core-hours")
     done = _complete(runs, paths)
     if done:
@@ -236,7 +236,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
         several = len(array["runs"]) > array["tasks"]
         packed = f" of {len(array['runs'])} runs" if several else ""
         packed += f", {array['side_by_side']} side by side" if array["side_by_side"] > 1 else ""
-        tasks = f"{plural(array['tasks'], 'task')}"
+        tasks = f"{pluralize(array['tasks'], 'task')}"
         print(f"\narray {number}: {tasks}{packed}, submitit parameters")
         for key, value in array["parameters"].items():
             if key != "slurm_setup":
@@ -253,7 +253,7 @@ def _resources(run: Run) -> str:
     asked = run.resources
     parts = [
         f"{asked.nodes} nodes" if asked.nodes > 1 else "",
-        f"{plural(asked.world_size, 'rank')} x {plural(asked.cpus_per_task, 'core')}",
+        f"{pluralize(asked.world_size, 'rank')} x {pluralize(asked.cpus_per_task, 'core')}",
         f"{asked.gpus_per_node} GPUs per node" if asked.gpus_per_node else "",
         f"{asked.mem_gb:g} GB, {asked.timeout_min} min",
     ]

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hpcncf.cli.output import ID, duration, table_layout, usual_values, varies
+from hpcncf.cli.output import ID, table_layout, usual_values, varies
 from hpcncf.collect.resource_columns import measure, usable
 from hpcncf.collect.training_columns import reports
-from hpcncf.errors import plural
 from hpcncf.records.code_version import ELSEWHERE
 from hpcncf.records.schema import Progress
 from hpcncf.slurm import query
 from hpcncf.state.decide import NOT_SENT, has_all_ranks, whole_records
 from hpcncf.state.status import RunState
+from hpcncf.text import format_duration, pluralize
 
 
 def describe_arrays(states: Sequence[RunState]) -> list[str]:
@@ -136,7 +136,7 @@ def sentence(state: RunState) -> str:
     parts = []
     if state.state == "running":
         lasted_s = figures["elapsed_s"]
-        parts = [state.node, "" if lasted_s is None else duration(lasted_s), _epoch(state)]
+        parts = [state.node, "" if lasted_s is None else format_duration(lasted_s), _epoch(state)]
     if figures["instances_per_s"] is not None:
         parts.append(f"{figures['instances_per_s']:,.0f} instances/s")
     if figures["cpu_efficiency"] is not None:
@@ -249,14 +249,14 @@ def _named(states: Sequence[RunState]) -> str:
     """`5 runs (1a2b3c4d, 5e6f7a8b, 9c0d1e2f, ...)`."""
     ids = [state.run.id[:ID] for state in states[:NAMED]]
     more = ", ..." * (len(states) > NAMED)
-    return f"{plural(len(states), 'run')} ({', '.join(ids)}{more})"
+    return f"{pluralize(len(states), 'run')} ({', '.join(ids)}{more})"
 
 
 def describe_stale(states: Sequence[RunState]) -> list[str]:
     """One line for each reason why completed runs do not answer today's question."""
     causes = [state.stale for state in states if state.stale]
     return [
-        f"{plural(causes.count(cause), 'completed run')} {cause}: "
+        f"{pluralize(causes.count(cause), 'completed run')} {cause}: "
         + (SAME_FIRST * (ELSEWHERE in cause))
         + "`hpcncf submit --again` runs them once more"
         for cause in dict.fromkeys(causes)

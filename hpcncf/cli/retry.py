@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcncf.cli.output import format_path, warn
 from hpcncf.cli.submit import sending_arguments
-from hpcncf.errors import plural
+from hpcncf.text import pluralize
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
     found = {state.run.id for state in states if state.state == "cancelled"}
     if found:
         warn(
-            f"{plural(len(found), 'cancelled run')} not submitted: "
+            f"{pluralize(len(found), 'cancelled run')} not submitted: "
             f"`hpcncf submit {format_path(paths.job)}` submits them again"
         )
     return found
@@ -95,7 +95,7 @@ def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[
 
 
 def _describe_change(change: RequestChange, number: int) -> str:
-    runs = plural(number, "run")
+    runs = pluralize(number, "run")
     out_of, unit = {"mem_gb": ("memory", "GB"), "timeout_min": ("time", "min")}[change.key]
     had = f"{runs} out of {out_of} with {change.before:g} {unit}"
     if change.why_not:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.cli.output import duration
 from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC, mean, traffic
 from hpcncf.job.spec import Remedies
 from hpcncf.records.schema import TOO_SHORT_S, Cpu, NodeRecord, RankRecord
+from hpcncf.text import format_duration
 
 WIDTH: Final = 80
 BAR: Final = 20
@@ -108,10 +108,10 @@ def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> l
 
 def _facts(rank: RankRecord, node: NodeRecord) -> dict[str, str]:
     return {
-        "exit": f"{_ended(rank.exit_code)} after {duration(rank.elapsed_s)}",
+        "exit": f"{_ended(rank.exit_code)} after {format_duration(rank.elapsed_s)}",
         "cores": _cores(rank),
         "CPU": _efficiency(rank),
-        "": f"user {duration(rank.cpu.user_s)}, system {duration(rank.cpu.system_s)}",
+        "": f"user {format_duration(rank.cpu.user_s)}, system {format_duration(rank.cpu.system_s)}",
         "memory": _memory(rank),
         "processes": f"{rank.cpu.processes_peak} at most, with {rank.cpu.threads_peak} threads; "
         f"switches: {rank.cpu.context_switches_voluntary:,} waiting, "
@@ -174,8 +174,8 @@ def _waited(cpu: Cpu) -> str:
     """Its threads, for a core and for what the quota let them have."""
     if cpu.runqueue_s is None:
         return "not measured"
-    held = f", {duration(cpu.throttled_s)} held back by the quota" if cpu.throttled_s else ""
-    return f"its threads {duration(cpu.runqueue_s)} in all for a CPU{held}"
+    held = f", {format_duration(cpu.throttled_s)} held back by the quota" if cpu.throttled_s else ""
+    return f"its threads {format_duration(cpu.runqueue_s)} in all for a CPU{held}"
 
 
 def _gpu(node: NodeRecord) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcncf.cli.output import print_json, warn
 from hpcncf.cli.plan import job_arguments, warn_of_job
-from hpcncf.errors import plural
+from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
@@ -28,7 +28,7 @@ def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
     commands = _commands(launched, command)
     lines: list[str] = []
     if no_room:
-        lines.append(f"{plural(len(no_room), 'run')} not submitted: {no_room[0].reason}")
+        lines.append(f"{pluralize(len(no_room), 'run')} not submitted: {no_room[0].reason}")
         lines.append(f"submit the rest when jobs have ended: {commands['rest']}")
     if commands["all_at_once"]:
         lines.append(
@@ -40,7 +40,7 @@ def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
         lines.append(f"the runs are submitted, but not the job to report: {refusal}")
     if unknown:
         lines.append(
-            f"{plural(len(unknown), 'run')} not submitted, possibly still queued or running: "
+            f"{pluralize(len(unknown), 'run')} not submitted, possibly still queued or running: "
             f"{unknown[0].reason}"
         )
         lines.append(f"if you know that they are not: {commands['unknown']}")
@@ -221,7 +221,7 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
 
     there = format_path(paths.folder)
     where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
-    lines = [f"{plural(len(launched.runs), 'run')} submitted {where}; results in {there}"]
+    lines = [f"{pluralize(len(launched.runs), 'run')} submitted {where}; results in {there}"]
     states = [each.reason for each in launched.left_out("active")]
     lines += [f"{states.count(word)} {word} already" for word in dict.fromkeys(states)]
     if launched.runs and cluster != "debug":

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcncf.cli.output import Retired, format_path, print_json, table_layout, warn
 from hpcncf.cli.plan import missing_programs, warn_of_job
 from hpcncf.cli.submit import warn_of_launch
-from hpcncf.errors import UsageError, plural
+from hpcncf.errors import UsageError
+from hpcncf.text import pluralize
 from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
                 return _later(args, now)
         else:
             under_way = sum(trial.fate == "under way" for trial in now.known.trials)
-            _show(args, f"{now.step.why}: {plural(under_way, 'run')}")
+            _show(args, f"{now.step.why}: {pluralize(under_way, 'run')}")
         if not args.wait and not args.program:
             return _later(args, now)
         _wait(args, now)
@@ -180,7 +181,7 @@ def _sending(now: Now) -> str:
     number = len(now.step.asks) + sum(trial.fate == "open" for trial in now.known.trials)
     price = "" if now.step_core_h is None else f", about {now.step_core_h:.2g} core-hours"
     return (
-        f"{now.step.why}: {plural(number, 'run')}{price} "
+        f"{now.step.why}: {pluralize(number, 'run')}{price} "
         f"({now.known.spent_h:.2g} of {now.tuning.core_hours:g} spent)"
     )
 
@@ -266,7 +267,7 @@ def _spent(now: Now) -> str:
     points = now.tuning.grid.points
     return (
         f"spent: {now.known.spent_h:.3g} of {now.tuning.core_hours:g} core-hours on "
-        f"{plural(len(now.known.trials), 'run')} of {plural(len(points), 'point')}"
+        f"{pluralize(len(now.known.trials), 'run')} of {pluralize(len(points), 'point')}"
         + "; hours of GPUs are not counted"
         * any(point.gpus for point in points)
     )

@@ -9,13 +9,13 @@ from typing import Final
 
 from hpcncf.cli.output import ID, counts, format_path, usual_values, varies, warn, width
 from hpcncf.cli.progress import sentence, table_progress
-from hpcncf.errors import plural
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
 from hpcncf.slurm.pending_reasons import NEVER
 from hpcncf.slurm.query import RateLimitedStates
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
+from hpcncf.text import pluralize
 
 # A short run is not waited for much longer than it takes: pauses grow with the time so far.
 POLL_S: Final = (0.2, 2.0)
@@ -77,8 +77,8 @@ def _watch(
         silent_s = time.monotonic() - known_at
         if open_ids and silent_s >= patience_s:
             warn(
-                f"no longer waiting: the state of {plural(len(open_ids), 'run')} has been unknown "
-                f"for {silent_s:.0f} s ({found[min(open_ids)].reason})"
+                f"no longer waiting: the state of {pluralize(len(open_ids), 'run')} has been "
+                f"unknown for {silent_s:.0f} s ({found[min(open_ids)].reason})"
             )
             break
         if open_ids:

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from hpcncf.errors import HpcncfError, UsageError, abbreviate, plural
+from hpcncf.errors import HpcncfError, UsageError, abbreviate
+from hpcncf.text import pluralize
 
 FORMAT_VERSION: Final = 4
 MANIFEST_NAME: Final = "manifest.json"
@@ -121,7 +122,7 @@ class Manifest(Outline):
 
     @property
     def negatives_label(self) -> str:
-        return plural(self.test_negatives, "negative")
+        return pluralize(self.test_negatives, "negative")
 
     @property
     def ranking_warning(self) -> str | None:

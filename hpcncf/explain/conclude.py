@@ -19,8 +19,8 @@ from hpcncf.explain.words import (
     format_memory,
     format_seconds,
     format_share,
-    plural,
 )
+from hpcncf.text import pluralize
 
 # Below this a job's start says more than its work, and memory was sampled once or never.
 SHORT_S: Final = 60.0
@@ -152,14 +152,14 @@ def _cpu(job: JobFields) -> list[Conclusion]:
         return []
     if cores is None or efficiency is None or used is None:
         return [_cpu_alone(job)]
-    text = f"{used:.2f} of {plural(cores, 'core')} busy on average ({format_share(efficiency)})"
+    text = f"{used:.2f} of {pluralize(cores, 'core')} busy on average ({format_share(efficiency)})"
     if efficiency > IMPOSSIBLE:
         return [
             Conclusion(
                 "cpu_impossible",
-                f"{text}: more CPU time than {plural(cores, 'core')} can give. Either nothing held "
-                "the job to its cores (no binding, no cgroup, processes on further nodes), or a "
-                "figure is wrong (hardware threads against cores, processes counted twice): "
+                f"{text}: more CPU time than {pluralize(cores, 'core')} can give. Either nothing "
+                "held the job to its cores (no binding, no cgroup, processes on further nodes), or "
+                "a figure is wrong (hardware threads against cores, processes counted twice): "
                 "nothing is sized from it.",
             )
         ]
@@ -244,7 +244,7 @@ def _nodes(job: JobFields) -> list[Conclusion]:
         of = f" of {job.nodes}" if job.nodes else ""
         return [
             Conclusion(
-                "nodes_unused", f"{plural(job.nodes_unused, 'node')}{of} used no CPU at all."
+                "nodes_unused", f"{pluralize(job.nodes_unused, 'node')}{of} used no CPU at all."
             )
         ]
     nodes, used, cores = job.nodes or 1, job.cores_used, job.cores
@@ -294,7 +294,7 @@ def _gpu(job: JobFields) -> list[Conclusion]:
         of = f" of {gpus}" if gpus else ""
         unused = "all_gpus" if gpus and job.gpus_unused >= gpus else "some_gpus"
         code = "gpu_idle" if unused == "all_gpus" else "some_gpus_idle"
-        text = f"{plural(job.gpus_unused, 'GPU')}{of} not used{so_far}."
+        text = f"{pluralize(job.gpus_unused, 'GPU')}{of} not used{so_far}."
         if code == "some_gpus_idle":
             text += " Does the program use more than one (ranks, torchrun)?"
         return [Conclusion(code, text), *([_gpu_share(job, share)] if share is not None else [])]
@@ -489,7 +489,7 @@ def _attempts(job: JobFields) -> list[Conclusion]:
         return []
     lost = job.lost_core_hours
     cost = (
-        f"; the {plural(job.attempts - 1, 'attempt')} before cost {format_core_hours(lost)}"
+        f"; the {pluralize(job.attempts - 1, 'attempt')} before cost {format_core_hours(lost)}"
         if lost
         else ""
     )

@@ -8,7 +8,7 @@ from typing import Final
 THIN: Final = "\u202f"
 
 
-def plural(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 

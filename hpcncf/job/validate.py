@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from hpcncf.errors import plural
 from hpcncf.job.spec import PAPER_STD, Model, Resources, Training
 from hpcncf.native.builds import NATIVE_LAYERS
+from hpcncf.text import pluralize
 
 WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
 LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
@@ -489,7 +489,7 @@ def memory_conflicts(resources: Resources, training: Training, model: Model) -> 
         ),
     )
     return [
-        f"{what} at least {needed / GIB:.1f} GiB on each of {plural(ranks, 'rank')} of a "
+        f"{what} at least {needed / GIB:.1f} GiB on each of {pluralize(ranks, 'rank')} of a "
         f"node, but resources.mem_gb is {resources.mem_gb:g}. {advice}, or request more memory"
         for needed, what, advice in needs
         if needed * ranks > resources.mem_gb * GIB
@@ -568,7 +568,7 @@ def describe_gloo_choice(resources: Resources, training: Training) -> str | None
     if training.backend != "auto" or not on_gpu or training.backend_for(resources) == "nccl":
         return None
     return (
-        f"{tasks} ranks share {plural(gpus, 'GPU')} on each node, and nccl refuses two "
+        f"{tasks} ranks share {pluralize(gpus, 'GPU')} on each node, and nccl refuses two "
         "ranks on one GPU: training.backend auto selects gloo, which goes through host memory. "
         "Request a GPU for each rank to get nccl"
     )

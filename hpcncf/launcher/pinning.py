@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
-from hpcncf.errors import HpcncfError, plural
+from hpcncf.errors import HpcncfError
 from hpcncf.monitor.cgroup import cpu_list
 from hpcncf.monitor.node import Core
+from hpcncf.text import pluralize
 
 How = Literal["cores", "numa"]
 
@@ -107,11 +108,11 @@ def _too_few(how: How, masks: Sequence[Sequence[int]], each: int, found: Sequenc
     threads = max((len(core.cpus) for core in found), default=1)
     hardware = f", of {threads} hardware threads each" if threads > 1 else ""
     nodes = len({core.node for core in found})
-    which = f" on {plural(nodes, 'NUMA node')}" if how == "numa" else ""
+    which = f" on {pluralize(nodes, 'NUMA node')}" if how == "numa" else ""
     return (
-        f"training.pin {how}: {plural(len(masks), 'rank')} of this node with {each} "
+        f"training.pin {how}: {pluralize(len(masks), 'rank')} of this node with {each} "
         f"core{'s' * (each != 1)} each, none shared, but the CPUs {cpu_list(cpus)} that they may "
-        f"use are {plural(len(found), 'core')}{hardware}{which}: ask for fewer "
+        f"use are {pluralize(len(found), 'core')}{hardware}{which}: ask for fewer "
         "cpus_per_task or ranks, for whole cores (--hint=nomultithread), or use pin none"
     )
 

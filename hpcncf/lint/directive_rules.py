@@ -10,9 +10,9 @@ from hpcncf.batch.directives import DASHES, PREFIXES, Directive
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.options import COMMANDS, SLURM, SRUN_ONLY, Option
 from hpcncf.batch.request import MEMORY_OPTIONS, memory_mib, parse_array
-from hpcncf.errors import plural
 from hpcncf.lint.batch_context import Context, find, replace_value
 from hpcncf.lint.rules import Complaint
+from hpcncf.text import pluralize
 
 # What people write for an option of sbatch.
 MISTAKEN: Final = {
@@ -372,9 +372,9 @@ def _task_numbers(context: Context) -> Iterator[Complaint]:
         "tasks-contradict",
         option.line,
         fixes,
-        tasks=plural(tasks, "task"),
+        tasks=pluralize(tasks, "task"),
         per_node=per_node,
-        nodes=plural(nodes, "node"),
+        nodes=pluralize(nodes, "node"),
     )
 
 

@@ -9,9 +9,9 @@ from typing import Final
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Stage
 from hpcncf.batch.script import Start
-from hpcncf.errors import plural
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import Complaint
+from hpcncf.text import pluralize
 
 DEVICE: Final = frozenset({"device", "accelerator", "dev"})
 COUNT: Final = frozenset({"gpus", "num-gpus", "ngpus", "n-gpus", "n-gpu", "devices"})
@@ -121,13 +121,15 @@ def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
         most = gpus * (context.nodes if counted and counted.name == "num-gpus" else 1)
         if ranks > gpus:
             edits = _more_gpus(context, ranks)
-            said = plural(ranks, "rank")
-            yield find("fewer-gpus-than-ranks", line, edits, ranks=said, gpus=plural(gpus, "GPU"))
+            said = pluralize(ranks, "rank")
+            yield find(
+                "fewer-gpus-than-ranks", line, edits, ranks=said, gpus=pluralize(gpus, "GPU")
+            )
         elif counted is not None and wanted > most:
             edits = _more_gpus(context, wanted)
             said = f"--{counted.name} {wanted}"
             at = counted.line
-            yield find("fewer-gpus-than-ranks", at, edits, ranks=said, gpus=plural(gpus, "GPU"))
+            yield find("fewer-gpus-than-ranks", at, edits, ranks=said, gpus=pluralize(gpus, "GPU"))
         elif is_whole and 1 <= ranks < gpus and not start.command.background:
             yield find("idle-gpus", line, used=ranks, gpus=gpus)
         elif (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hpcncf.batch.edits import Edit
-from hpcncf.errors import plural
+from hpcncf.text import pluralize
 
 DRAW_NEGATIVES: Final = "Draw negatives for a whole batch at once: hpcncf.remedies.NegativeSampler"
 # In the order of docs/lint.md.
@@ -205,7 +205,7 @@ def too_many_workers(line: int, workers: int, cores: int | None) -> list[Complai
             "too-many-workers",
             workers=workers,
             processes=workers + 1,
-            cores=plural(cores, "core"),
+            cores=pluralize(cores, "core"),
             most=max(cores - 1, 1),
         )
     ]
@@ -215,4 +215,4 @@ def too_many_threads(line: int, threads: int | None, cores: int | None) -> list[
     """Empty if there are enough cores, or one of the numbers is not known."""
     if not threads or cores is None or threads <= cores:
         return []
-    return [complain(line, "too-many-threads", threads=threads, cores=plural(cores, "core"))]
+    return [complain(line, "too-many-threads", threads=threads, cores=pluralize(cores, "core"))]

@@ -9,9 +9,9 @@ from typing import Final
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Stage
 from hpcncf.batch.script import Start
-from hpcncf.errors import plural
 from hpcncf.lint.batch_context import INTERACTIVE, Context, find, replace_value
 from hpcncf.lint.rules import Complaint
+from hpcncf.text import pluralize
 
 # Commands that end at once, or do not keep a script from its end.
 _SHORT = """
@@ -209,7 +209,7 @@ def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
     allocated = request.task_count * (request.cores_per_task or 1)
     needed = (tasks or 1) * (cores or 1)
     if needed > 2 * allocated and "ntasks-per-gpu" not in request.options:
-        yield find("step-too-large", line, needed=needed, allocated=plural(allocated, "core"))
+        yield find("step-too-large", line, needed=needed, allocated=pluralize(allocated, "core"))
 
 
 def _waiting_steps(context: Context, start: Start, srun: Stage) -> Iterator[Complaint]:
@@ -277,7 +277,7 @@ def _mpirun(context: Context) -> Iterator[Complaint]:
         ranks = stage.number("np", "n")
         if ranks is not None and ranks > tasks:
             yield find("mpirun-slots", start.line, _more_tasks(context, ranks), ranks=ranks,
-                       tasks=plural(tasks, "slot"))  # fmt: skip
+                       tasks=pluralize(tasks, "slot"))  # fmt: skip
 
 
 def _more_tasks(context: Context, ranks: int) -> tuple[Edit, ...]:

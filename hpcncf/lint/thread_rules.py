@@ -9,9 +9,9 @@ from typing import Final
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Argument
 from hpcncf.batch.script import Assignment, Start
-from hpcncf.errors import plural
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
+from hpcncf.text import pluralize
 
 COUNTS_NODE: Final = re.compile(
     r"nproc\s+--all|/proc/cpuinfo|\blscpu\b|getconf\s+_NPROCESSORS|sysctl\b|SLURM_CPUS_ON_NODE"
@@ -179,7 +179,7 @@ def _too_few(context: Context) -> Iterator[Complaint]:
             mended = text.replace(f"OMP_NUM_THREADS={number}", f"OMP_NUM_THREADS={mend}")
             edits = (Edit(assigned.line, (mended,)),) if mended != text else ()
             yield find(
-                "too-few-threads", assigned.line, edits, threads=plural(number, "thread"),
+                "too-few-threads", assigned.line, edits, threads=pluralize(number, "thread"),
                 cores=cores,
             )  # fmt: skip
 
@@ -229,7 +229,7 @@ def _several_processes(context: Context) -> Iterator[Complaint]:
         edits = (Edit(start.line, (mended,)),) if threads is None else ()
         yield find(
             "processes-times-threads", start.line, edits, processes=processes,
-            threads=plural(each, "thread"), cores=plural(cores, "core"), fitting=fitting,
+            threads=pluralize(each, "thread"), cores=pluralize(cores, "core"), fitting=fitting,
         )  # fmt: skip
 
 

@@ -17,11 +17,12 @@ from hpcncf.data import sampling
 from hpcncf.data.arrays import possible_positives, unpack_context
 from hpcncf.data.manifest import Manifest
 from hpcncf.data.prepared import Prepared
-from hpcncf.errors import HpcncfError, plural
+from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import GIB, model_bytes
 from hpcncf.monitor.cgroup import memory_limit
+from hpcncf.text import pluralize
 
 ORDER_CHUNK = 65_536
 
@@ -274,9 +275,9 @@ def check_device_loader(
     needed = device_loader_bytes(data, training, schedule) * sharing
     if needed > free:
         raise HpcncfError(
-            f"training.loader device: the training data of {plural(sharing, 'rank')} take at least "
-            f"{needed / MIB:,.0f} MiB, and {free / MIB:,.0f} MiB are free in GPU {device.index}. "
-            "Use loader vectorized, which copies each batch, or more memory."
+            f"training.loader device: the training data of {pluralize(sharing, 'rank')} take at "
+            f"least {needed / MIB:,.0f} MiB, and {free / MIB:,.0f} MiB are free in GPU "
+            f"{device.index}. Use loader vectorized, which copies each batch, or more memory."
         )
 
 

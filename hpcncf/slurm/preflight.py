@@ -12,11 +12,12 @@ from typing import Final, Self, TypeVar
 
 import psutil
 
-from hpcncf.errors import did_you_mean, plural
+from hpcncf.errors import did_you_mean
 from hpcncf.job.spec import Resources
 from hpcncf.slurm import query
 from hpcncf.slurm.query import parse_config, parse_duration
 from hpcncf.slurm.site import Site
+from hpcncf.text import pluralize
 
 SHOW: Final = ("scontrol", "--all", "--oneliner", "show")
 LIST: Final = ("sacctmgr", "--noheader", "--parsable2", "show")
@@ -284,7 +285,7 @@ class Limits:
             yield f"requests {nodes} nodes; {name} allows {most}: resources.nodes at most {most}"
         if nodes < least and is_kept("minnodes"):
             yield (
-                f"requests {plural(nodes, 'node')}; {name} takes jobs of {least} or more: "
+                f"requests {pluralize(nodes, 'node')}; {name} takes jobs of {least} or more: "
                 f"resources.nodes at least {least}"
             )
         if self.known.nodes is not None:
@@ -339,13 +340,14 @@ class Limits:
         ]
         if len(fitting) < wants.nodes and not too_large:
             each = [
-                plural(wants.node_cores, "core"),
+                pluralize(wants.node_cores, "core"),
                 f"{mib} MiB" if mib else "",
-                plural(wants.node_gpus, "GPU") if wants.node_gpus else "",
+                pluralize(wants.node_gpus, "GPU") if wants.node_gpus else "",
                 f"the feature {constraint}" if constraint else "",
             ]
             yield (
-                f"requests {plural(wants.nodes, 'node')}, each with {', '.join(filter(None, each))}"
+                f"requests {pluralize(wants.nodes, 'node')}, each with "
+                f"{', '.join(filter(None, each))}"
                 f"; {name} has {len(fitting)} such: fewer resources.nodes, or less on each"
             )
 

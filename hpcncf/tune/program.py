@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from hpcncf.errors import plural
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Remedies, Resources
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.code_version import CODE
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf.records.submissions import Cluster
+from hpcncf.text import pluralize
 from hpcncf.tune.search import (
     REPEATS,
     Ask,
@@ -72,7 +72,7 @@ class Setup:
 
     @property
     def label(self) -> str:
-        cores = plural(self.cores, "core")
+        cores = pluralize(self.cores, "core")
         return f"{cores}, {self.remedies or 'unchanged'}"
 
     @property
@@ -255,7 +255,7 @@ def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTri
     if "step_s" not in raw:
         reason = "no backward pass of PyTorch was seen"
         if raw:
-            reason = f"it ended after {plural(raw['backwards'], 'step')}, too few to be timed"
+            reason = f"it ended after {pluralize(raw['backwards'], 'step')}, too few to be timed"
     return ShortTrial(
         ask=trial.ask,
         fate="failed" if reason else trial.fate,

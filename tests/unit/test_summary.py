@@ -8,6 +8,7 @@ import pytest
 
 from hpcncf.cli import run_summary as summary
 from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, RankRecord
+from hpcncf.text import format_duration
 
 TIME = "2026-01-01T00:00:00.000+00:00"
 
@@ -84,7 +85,7 @@ def test_it_says_what_seff_says_and_what_it_cannot() -> None:
     text = "\n".join(summary.lines(rank(peak=0.2017), node([1.0, 0.0], [1.0, 0.0]), "results/run"))
     for said in (
         "python train.py --name 'a b'",
-        "0 after 100.0 s",
+        "0 after 1:40 min",
         "5 allocated, 5 usable, 1.00 used",
         "20.0% on average, 20.2% at the peak of 10 s",
         "512 MiB resident at the peak, 50.0% of 1,024 MiB",
@@ -111,7 +112,7 @@ def test_it_says_what_threads_waited_for_and_what_gpus_did() -> None:
         )
     ]  # fmt: skip
     text = "\n".join(summary.lines(one, watched, "results/run"))
-    assert "waited     its threads 12.0 s in all for a CPU, 2.50 s held back by the quota" in text
+    assert "waited     its threads 12 s in all for a CPU, 2.5 s held back by the quota" in text
     assert "GPU        1, 25% busy, whoever used it, 1,500 MiB at the peak" in text
     watched.gpus = []
     assert "GPU        none used" in "\n".join(summary.lines(one, watched, "results/run"))
@@ -183,7 +184,14 @@ def test_a_run_without_a_whole_window_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.123, "0.12 s"), (73.14, "73.1 s"), (600, "10 min"), (8340, "2 h 19 min")],
+    [
+        (0.042, "42 ms"),
+        (0.123, "0.123 s"),
+        (73.14, "73.1 s"),
+        (600, "10:00 min"),
+        (3599.6, "1 h 0 min"),
+        (8340, "2 h 19 min"),
+    ],
 )
 def test_durations_read_as_a_person_says_them(seconds: float, said: str) -> None:
-    assert summary.duration(seconds) == said
+    assert format_duration(seconds) == said

@@ -11,11 +11,11 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 from hpcncf.collect.resource_columns import PARAMETER
 from hpcncf.records.schema import TOO_SHORT_S
+from hpcncf.text import pluralize
 from hpcncf_analysis.advice.request import seconds_of_whole_run
 from hpcncf_analysis.configurations import (
     Configuration,
     is_disturbed,
-    pluralize,
     settings_without_effect,
 )
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding

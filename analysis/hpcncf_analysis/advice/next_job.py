@@ -24,6 +24,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper
 from hpcncf.slurm.batch_script import Source, directives, plain_script
 from hpcncf.slurm.site import Site
+from hpcncf.text import pluralize
 from hpcncf_analysis.advice.judge import (
     CHOICES,
     NOT_RUN,
@@ -44,7 +45,7 @@ from hpcncf_analysis.advice.request import (
     format_yaml_value,
     time_limit_min,
 )
-from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import Cause
 from hpcncf_analysis.formatting import (

@@ -12,7 +12,8 @@ from math import ceil
 from typing import Any, Final
 
 from hpcncf.job.spec import Resources
-from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf.text import pluralize
+from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.formatting import format_duration, format_mebibytes, format_percent
 
 Row = Mapping[str, Any]

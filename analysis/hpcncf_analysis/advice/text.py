@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hpcncf.collect.resource_columns import PARAMETER
+from hpcncf.text import pluralize
 from hpcncf_analysis.advice.judge import (
     CHOICES,
     Choice,
@@ -23,7 +24,6 @@ from hpcncf_analysis.configurations import (
     Configuration,
     Table,
     commonest_values,
-    pluralize,
     varying_settings,
 )
 from hpcncf_analysis.diagnosis import format

@@ -20,7 +20,7 @@ from hpcncf.records.schema import (
     RecordError,
     read_record,
 )
-from hpcncf_analysis.configurations import pluralize
+from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
 from hpcncf_analysis.diagnosis.from_records import evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import pluralize
+from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding, Gain
 from hpcncf_analysis.formatting import THIN, format_cores, format_percent, format_ratio
 

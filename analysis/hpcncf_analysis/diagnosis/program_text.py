@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from hpcncf_analysis.configurations import pluralize
+from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import faster
 from hpcncf_analysis.diagnosis.facts import PHASES

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcncf.lint.rules import DRAW_NEGATIVES
-from hpcncf_analysis.configurations import pluralize
+from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis import expected_gain, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain
 from hpcncf_analysis.diagnosis.expected_gain import applied, faster, in_process, reduced, removed

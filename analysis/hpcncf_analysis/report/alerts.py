@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf.records.schema import GROWTH_HINT
+from hpcncf.text import pluralize
 from hpcncf_analysis.advice.request import memory_to_request_gb
 from hpcncf_analysis.configurations import (
     MAX_OTHERS_SHARE,
     Configuration,
     others_share,
-    pluralize,
 )
 from hpcncf_analysis.formatting import format_cores, format_mebibytes, format_percent
 from hpcncf_analysis.scaling import comparison_doubts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     MAX_LABELLED,
@@ -13,7 +14,6 @@ from hpcncf_analysis.configurations import (
     format_column_name,
     group_by_series,
     numeric_metrics,
-    pluralize,
 )
 from hpcncf_analysis.formatting import (
     NONE,

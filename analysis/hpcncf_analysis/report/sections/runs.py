@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import Table, pluralize
+from hpcncf.text import pluralize
+from hpcncf_analysis.configurations import Table
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,

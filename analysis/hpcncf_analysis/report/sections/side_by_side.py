@@ -8,7 +8,7 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from hpcncf_analysis.configurations import pluralize
+from hpcncf.text import pluralize
 from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, sentences, table
 from hpcncf_analysis.report import figure_style as style
 from hpcncf_analysis.report.figure_style import GREY, Label, place_labels
