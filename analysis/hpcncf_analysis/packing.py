@@ -47,7 +47,7 @@ SETTINGS: Final = [
 # What a run with more cores differs in.
 WIDTH: Final = ("cpus_per_task", "threads")
 # A total this near to the greatest is as good, and fewer runs take less memory.
-NEAR: Final = 0.05
+NEAR_TOTAL: Final = 0.05
 # With less, part of the time the pack was smaller than it is called.
 TOGETHER: Final = 0.8
 COLUMNS: Final = [
@@ -110,13 +110,13 @@ class Curve:
     @property
     def recommended(self) -> Size:
         """The smallest size whose total speed is as good as the highest."""
-        return next(one for one in self.sizes if one.total >= (1 - NEAR) * self.best.total)
+        return next(one for one in self.sizes if one.total >= (1 - NEAR_TOTAL) * self.best.total)
 
     @property
     def falls_at(self) -> Size | None:
         """The first size above the best whose total speed is clearly lower."""
         behind = (one for one in self.sizes if one.runs > self.best.runs)
-        return next((one for one in behind if one.total < (1 - NEAR) * self.best.total), None)
+        return next((one for one in behind if one.total < (1 - NEAR_TOTAL) * self.best.total), None)
 
 
 def curves(rows: Iterable[Row]) -> list[Curve]:

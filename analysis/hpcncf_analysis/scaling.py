@@ -34,7 +34,7 @@ Work = Literal["epoch", "step"]
 
 MODELS: Final = {"cpu_model": "CPU models", "gpu_model": "GPU models"}
 # A large grid has a line for every row and column of it: more laws than these nobody compares.
-MOST: Final = 12
+MAX_LAWS: Final = 12
 # Work for each core is called equal within this share: batches and data sets are whole numbers.
 TOLERANCE: Final = 0.05
 
@@ -186,7 +186,7 @@ def _plainness(one: Configuration) -> tuple[int, bool, str]:
 def lines_to_fit(found: Sequence[Line]) -> list[Line]:
     """Those of enough sizes for a law; of very many the longest."""
     several = [line for line in found if len(line.points) >= FEWEST_SIZES]
-    return sorted(several, key=lambda line: -len(line.points))[:MOST]
+    return sorted(several, key=lambda line: -len(line.points))[:MAX_LAWS]
 
 
 def law_table(shown: Sequence[Configuration]) -> Table | None:

@@ -366,7 +366,7 @@ def _program_outcome(
 ) -> tuple[dict[str, Any], list[str]]:
     """As JSON, and in words."""
     from hpcncf.tune.outcome import find_program_outcome
-    from hpcncf.tune.program import WORTH, Tried
+    from hpcncf.tune.program import MIN_GAIN, Tried
 
     found, tried = find_program_outcome(tuning, now), Tried(tuning, now.known)
     if found is None:
@@ -407,7 +407,7 @@ def _program_outcome(
     gain, unfinished, faster = "", bool(now.step.why), "; ".join(found.unsettled)
     if not setup.remedies:
         if not unfinished and not faster:
-            gain = f": no remedy is known to make it {100 * (WORTH - 1):.0f} % faster"
+            gain = f": no remedy is known to make it {100 * (MIN_GAIN - 1):.0f} % faster"
     elif against is not None:
         gain = f", {against.value:.2f} times as fast as unchanged"
         gain += f" with {tuning.cores} cores" if tuning.cores > 1 else ""

@@ -21,9 +21,9 @@ Key = Literal["mem_gb", "timeout_min"]
 FACTOR: Final = 2
 FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
 # Runs in these states keep their request.
-KEPT: Final = ("completed", "running", "pending")
+KEPT_STATES: Final = ("completed", "running", "pending")
 # Of the job file's request: three doublings. A run that needs more has another fault.
-MOST: Final = 8
+MAX_ESCALATION: Final = 8
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def enlarged(
     """Twice the request, or why not."""
     in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
-    after = min(before * FACTOR, in_job_file * MOST)
+    after = min(before * FACTOR, in_job_file * MAX_ESCALATION)
     if after <= before:
-        why_not = f"that is {MOST} times what the job file asks"
+        why_not = f"that is {MAX_ESCALATION} times what the job file asks"
     elif key == "mem_gb" and not asks_memory(run.resources, load_sites(job.site)):
         why_not = f"site {job.site} asks Slurm for no memory (its memory)"
     else:
@@ -120,7 +120,7 @@ def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
     with writing(paths.folder), locked(paths):
         plan = read_plan(paths)
         states = status.states(paths, plan)
-        runs = [s.run if s.state in KEPT else with_resources(s.run, update) for s in states]
+        runs = [s.run if s.state in KEPT_STATES else with_resources(s.run, update) for s in states]
         plan = plan.model_copy(update={"runs": runs})
         write_plan(paths, plan)
     return plan

@@ -27,7 +27,7 @@ class Clock:
         return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
 
 
-MOST: Final = 600
+MAX_WINDOWS: Final = 600
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _sum(first: Any, second: Any) -> Any:
 class Windows:
     """At most `most` windows of `width_s` each; the width doubles when they would be more."""
 
-    def __init__(self, width_s: float = 1.0, most: int = MOST) -> None:
+    def __init__(self, width_s: float = 1.0, most: int = MAX_WINDOWS) -> None:
         assert most >= 2
         self.width_s = width_s
         self._most = most

@@ -48,14 +48,14 @@ from hpcncf_analysis.quality import worse_models
 # is seconds of training, not epochs: speed is compared, and a fast engine needs more steps to show
 # its own. Nobody wins on less than the finalists had.
 
-KEPT: Final = 3
+KEPT_ONE_IN: Final = 3
 """One of so many goes on."""
 FINALISTS: Final = 3
 # The first race lasts as long as a run's start, which is paid in any case, and never less.
 SHORTEST_S: Final = 2.0
 LONG_ENOUGH: Final = 0.8
 # What a first glance saw so many times slower than the best is not looked at again.
-FAR: Final = 3.0
+FAR_BEHIND: Final = 3.0
 
 
 def finalists(
@@ -68,14 +68,14 @@ def finalists(
         short = [one for one in left if not one.whole and one.trained_s < LONG_ENOUGH * target]
         if short or len(left) <= FINALISTS:
             return left, [(one, target) for one in short]
-        left, target = best_first(left, objective), target * KEPT
+        left, target = best_first(left, objective), target * KEPT_ONE_IN
     return left, []
 
 
 def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
     """With the cheapest: by it is judged which others are worth their cost."""
-    number = len(best) if len(best) <= FINALISTS else max(ceil(len(best) / KEPT), 2)
-    far = FAR * compared(best[0], objective)[1]
+    number = len(best) if len(best) <= FINALISTS else max(ceil(len(best) / KEPT_ONE_IN), 2)
+    far = FAR_BEHIND * compared(best[0], objective)[1]
     kept = [one for one in best[:number] if compared(one, objective)[0] <= far]
     cheapest = min(best, key=lambda one: one.price)
     return kept if objective != "knee" or cheapest in kept else [*kept, cheapest]

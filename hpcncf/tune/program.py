@@ -47,7 +47,7 @@ from hpcncf_analysis.diagnosis.evidence import Finding
 # round differently, and some steps of an optimizer spread that.
 ROUNDING: Final = 1e-4
 # A remedy is worth its line if it makes a step at least this much faster.
-WORTH: Final = 1.05
+MIN_GAIN: Final = 1.05
 UNCHANGED: Final = Remedies()
 STAY: Final = "persistent_workers"
 # How the names of settings end that a command may be given. Data is not looked at.
@@ -356,7 +356,9 @@ class Tried:
 
     def fastest(self, setups: Iterable[Setup], favoured: Setup | None = None) -> Setup:
         """The others must be worth it to come before the favoured one."""
-        return min(setups, key=lambda one: self.step_s(one) / (WORTH if one == favoured else 1.0))
+        return min(
+            setups, key=lambda one: self.step_s(one) / (MIN_GAIN if one == favoured else 1.0)
+        )
 
     @cached_property
     def failed(self) -> list[frozenset[str]]:
@@ -447,7 +449,7 @@ def _is_disturbed(known: Known, one: Figure) -> bool:
 
 def is_equal(best: Figure, other: Figure, objective: Objective) -> bool:
     """Whether nothing shows that the other is slower, or not by what a change is worth."""
-    return other.epoch_s < WORTH * best.epoch_s or is_open(best, other, objective)
+    return other.epoch_s < MIN_GAIN * best.epoch_s or is_open(best, other, objective)
 
 
 def _send(
@@ -495,7 +497,7 @@ def _stages(tried: Tried) -> Iterator[tuple[str, list[Setup]]]:
     best = tried.fastest([best, *more], favoured=best)
     parts = _without_one(tried, best)
     yield "without one of them", parts
-    simpler = [one for one in parts if tried.step_s(one) < WORTH * tried.step_s(best)]
+    simpler = [one for one in parts if tried.step_s(one) < MIN_GAIN * tried.step_s(best)]
     best = tried.fastest(simpler or [best])
     ladder = [base.cores // 2**power for power in range(base.cores.bit_length())]
     chosen = [best.remedies]
@@ -508,7 +510,7 @@ def _stages(tried: Tried) -> Iterator[tuple[str, list[Setup]]]:
 def _combined(tried: Tried, singles: Iterable[Setup]) -> Remedies:
     """All that made a step faster by itself; of several for one setting, the fastest."""
     before = tried.step_s(tried.base)
-    helped = [one for one in singles if tried.step_s(one) * WORTH < before]
+    helped = [one for one in singles if tried.step_s(one) * MIN_GAIN < before]
     found = UNCHANGED
     for one in sorted(helped, key=lambda one: -tried.step_s(one)):
         found = _joined(found, one.remedies)

@@ -35,7 +35,7 @@ Standing = Literal["judged", "too short", "worse model", "no effect"]
 # cheapest.
 MIN_CORE_YIELD: Final = 0.7
 # A row that beats another by less than this share of its time is no reason to reject the other.
-NEAR: Final = 0.1
+NEAR_TIME: Final = 0.1
 MILLION: Final = 1e6
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class Judgement:
         other is clearly as cheap and faster."""
         for row in self.worth:
             clearly_beaten = any(
-                other.seconds <= (1 - NEAR) * row.seconds and other.cost <= row.cost
+                other.seconds <= (1 - NEAR_TIME) * row.seconds and other.cost <= row.cost
                 for other in self.judged
             )
             if row.cause is None and self.is_efficient(row) and not clearly_beaten:
