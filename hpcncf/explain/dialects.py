@@ -62,17 +62,26 @@ def _condor_row(found: re.Match[str], draft: Draft) -> None:
     """HTCondor's `Cpus : 0.12 1 1`: usage, request, allocated; `Memory (MB) : 230 4096 4096`."""
     name, usage, allocated = found[1].lower(), found[2], found[4]
     if name == "cpus":
-        draft.see("cores", float(allocated), 2)
+        draft.see("cores", float(allocated), 3)
         if usage and float(allocated):
-            draft.see("printed_efficiency", float(usage) / float(allocated), 2)
+            draft.see("printed_efficiency", float(usage) / float(allocated), 3)
     elif name == "gpus":
-        draft.see("gpus", float(allocated), 2)
+        draft.see("gpus", float(allocated), 3)
         if usage and float(allocated):
             draft.see("gpu_efficiency", float(usage) / float(allocated), 2)
     else:
         if usage:
             draft.see("memory_mib", float(usage), 2)
         draft.see("memory_asked_mib", float(allocated), 2)
+
+
+def _ran_for(found: re.Match[str], draft: Draft) -> None:
+    if elapsed := match_duration(found[1]):
+        draft.see("elapsed_s", elapsed[0], 0)
+
+
+def _oar_cores(found: re.Match[str], draft: Draft) -> None:
+    draft.see("cores", float(found[1]) * float(found[2]), 1)
 
 
 def _of_load(found: re.Match[str], draft: Draft) -> None:
@@ -109,6 +118,9 @@ _SAID: Final = _phrases(
     (r"#BSUB\s+-n\s+(\d+)", _number("cores", 1)),
     (r"\b(\d+) (?:Task\(s\)|Processors Requested)", _number("cores", 1)),
     (r"\((\d+) physical", _number("physical_cores", 1)),
+    (r"#BSUB\s+-gpu\s+\"?num=(\d+)", _number("gpus", 1)),
+    (r"(?:running|runs|ran) for (?:more than )?(\d.{1,30})", _ran_for),
+    (r"host=(\d+)/core=(\d+)", _oar_cores),
     (r"requested (\d{1,9}) seconds and used (\d{1,9}) seconds", _requested_and_used),
     (
         r"cores?[^()<>]{0,30}(?:\(load\))?[^()<>]{0,30}\((\d+(?:\.\d+)?) ?< ?(\d+)\)",
@@ -198,7 +210,20 @@ _HINTS: Final = (
         "limit",
         "exceeded",
     ),
-    *("cancelled", "completed", "failed", "timeout", "ended", "elapsed", "preempt", "killed"),
+    *(
+        "running for",
+        "ran for",
+        "core=",
+        "num=",
+        "cancelled",
+        "completed",
+        "failed",
+        "timeout",
+        "ended",
+        "elapsed",
+        "preempt",
+        "killed",
+    ),
 )
 
 
@@ -261,9 +286,13 @@ _DIALECTS: Final = tuple(
         ),
         ("Grid Engine", r"ru_wallclock|ru_utime|qname|Max vmem"),
         ("HTCondor", r"Partitionable Resources|Remote Usage|Normal termination"),
-        ("OAR", r"\bOAR\b|oarstat|assigned_resources"),
+        ("OAR", r"\bOAR\b|oarstat|assigned_resources|wanted_resources"),
     )
 )
+
+
+# Until Slurm 21.08 sacct wrote `4Gn` per node, `4Gc` per core; sites write `4G/core`.
+_PER: Final = re.compile(r"(?<=[KMGT])[nc]$|(?:/core|/cpu|/node)$", re.IGNORECASE)
 
 
 def finish(draft: Draft) -> JobFields:
@@ -295,10 +324,10 @@ def finish(draft: Draft) -> JobFields:
     job.attempts = int(seen["attempts"]) if "attempts" in seen else None
     job.nodes = job.nodes or None
     job.cores = _cores(draft, job)
-    if seen.get("memory_asked_mib.per") in ("n", "c") and job.memory_asked_mib is not None:
-        # Until Slurm 21.08 sacct wrote `4Gn` per node, `4Gc` per core.
-        per = job.nodes if seen["memory_asked_mib.per"] == "n" else job.cores
-        job.memory_asked_mib = job.memory_asked_mib * per if per else None
+    per = _PER.search(str(seen.get("memory_asked_mib.per", "")))
+    if per and job.memory_asked_mib is not None:
+        times = (job.nodes or 1) if per[0] in ("n", "/node") else job.cores
+        job.memory_asked_mib = job.memory_asked_mib * times if times else None
     if job.jobs and MEAN_OF not in job.notes:
         job.notes.append(MEAN_OF)
     stopped = job.signal in (9, 15, 24) and job.state in ("", "EXIT", "FINISHED", "COMPLETED")
@@ -504,6 +533,12 @@ def _pbs(draft: Draft, _: str) -> None:
         draft.notes.append(PBS_HOSTS)
 
 
+def _oar(draft: Draft, _: str) -> None:
+    """Its "walltime" is what was requested."""
+    if "elapsed_s" in draft.values:
+        draft.see("limit_s", draft.values.pop("elapsed_s"), 3)
+
+
 def _grid_engine(draft: Draft, _: str) -> None:
     if "virtual_mib" in draft.values and "memory_mib" not in draft.values:
         draft.notes.append(VIRTUAL)
@@ -518,6 +553,7 @@ _HABITS: Final[Mapping[str, Callable[[Draft, str], None]]] = {
     "LSF": _lsf,
     "PBS": _pbs,
     "Grid Engine": _grid_engine,
+    "OAR": _oar,
 }
 
 # A share is printed in per cent with two digits; and how far from a whole number of cores the three

@@ -210,6 +210,72 @@ def _labels(*rows: tuple[str, str, str]) -> dict[str, list[Label]]:
     return table
 
 
+# Most labels are composed: of what was used ("average CPU utilization"), and of what was there
+# ("memory requested", "allocated cores"). Field of its share, field and kind of its amount, words.
+_USED: Final = (
+    ("printed_efficiency", "cpu_s", "duration:s", "cpu, cpus, core, cores, cpu core"),
+    (
+        "printed_memory_efficiency",
+        "memory_mib",
+        "memory!2",
+        "memory, mem, ram, cpu memory, cpu mem",
+    ),
+    ("gpu_efficiency", "", "", "gpu, gpus, gpu sm, gpu compute"),
+    ("gpu_memory_efficiency", "gpu_memory_mib", "memory", "gpu memory, gpu mem, vram"),
+    (
+        "printed_time_efficiency",
+        "elapsed_s",
+        "duration:s",
+        "time, walltime, wall clock, wall clock time, job walltime, wall clock accuracy",
+    ),
+)
+# A bare number below one of the first four is a percentage.
+_MEASURES: Final = ("efficiency", "eff", "utilization", "util", "utilized", "usage", "use", "used")
+_MEANS: Final = ("", "avg ", "average ", "mean ", "overall ", "total ", "job ", "program ")
+_PEAKS: Final = ("max ", "maximum ", "peak ")
+_THERE: Final = (
+    ("nodes", "count", "nodes, node count"),
+    ("cores", "count", "cores, cpus, ncpus, cpu cores, processors, procs, slots"),
+    ("gpus", "count", "gpus, ngpus, gcds"),
+    ("memory_asked_mib", "memory", "memory, mem, ram"),
+    ("limit_s", "duration:s", "walltime, wall clock time, wall clock, time, run time"),
+)
+# A request may be rounded up: what was allocated weighs more.
+_GRANTED: Final = (
+    *(("requested", 1), ("request", 1), ("req", 1), ("asked", 1)),
+    *(("allocated", 2), ("alloc", 2), ("reserved", 2), ("assigned", 2), ("limit", 2)),
+)
+
+
+def _composed() -> list[tuple[str, str, str]]:
+    rows: list[tuple[str, str, str]] = []
+    for share, amount, kind, words in _USED:
+        for subject in words.split(", "):
+            for measure in _MEASURES:
+                weight = 2 if measure.startswith("eff") else 1
+                unit = ":%" if measure in _MEASURES[:4] else ""
+                for mean in _MEANS:
+                    rows.append((share, f"share{unit}!{weight}", f"{mean}{subject} {measure}"))
+                    if amount and mean not in ("avg ", "average ", "mean "):
+                        rows.append((amount, kind, f"{mean}{subject} {measure}"))
+                    elif amount == "memory_mib":
+                        rows.append(("mean_memory_mib", "memory", f"{mean}{subject} {measure}"))
+                for peak in _PEAKS:
+                    if share == "printed_efficiency":
+                        rows.append(("peak_efficiency", "share", f"{peak}{subject} {measure}"))
+                    elif amount:
+                        rows.append((share, "share", f"{peak}{subject} {measure}"))
+                        rows.append((amount, kind, f"{peak}{subject} {measure}"))
+    for name, kind, words in _THERE:
+        for resource in words.split(", "):
+            for granted, weight in _GRANTED:
+                if granted == "limit" and name not in ("memory_asked_mib", "limit_s"):
+                    continue
+                rows.append((name, f"{kind}!{weight}", f"{granted} {resource}"))
+                rows.append((name, f"{kind}!{weight}", f"{resource} {granted}"))
+    return rows
+
+
 # Words in lower case; in a text any of `_-./`, a blank or nothing may be between them, and -ization
 # is -isation. A label may have several fields: the first whose value fits what follows has it. What
 # follows a share ("16.5% 00:00:29 of 00:03:00") is read with it.
@@ -217,7 +283,7 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     (
         "id",
         "id",
-        "job id, slurm job id, pbs job id, lsf job id, job number, jobnumber, job identifier",
+        "job id, slurm job id, pbs job id, lsf job id, job number, job identifier",
     ),
     ("id", "id!2", "array job id"),
     ("id", "bare id", "job, id"),
@@ -234,25 +300,21 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     (
         "nodes",
         "count!2",
-        """nodes, nnodes, num nodes, alloc nodes, allocated nodes, nodes allocated, nodes used,
-        number of nodes, node count, nodect, resource list nodect""",
+        "nodes, nnodes, num nodes, nodes used, number of nodes, nodect, resource list nodect",
     ),
-    ("nodes", "count", "req nodes, requested nodes, nodes requested"),
     ("nodes_unused", "count", "nodes unused, unused nodes, idle nodes"),
     ("tasks", "count", "tasks, ntasks, num tasks, number of tasks, ranks, mpi ranks"),
     (
         "cores",
         "count!2",
         """cores, cpu cores, cpus, ncpus, num cpus, number of cores, number of cpus, total cores,
-        total cpus, alloc cpus, allocated cpus, allocated cores, cores allocated, cpus allocated,
-        cores reserved, reserved cores, ncpus used, slots""",
+        total cpus, ncpus used, slots""",
     ),
     (
         "cores",
         "count",
-        """req cpus, request cpus, requested cpus, requested cores, cpus requested, cores requested,
-        ncpus requested, processors, procs, cpu count, avg cores, average cores,
-        resource list ncpus, resources used ncpus, bsub n""",
+        """processors, procs, cpu count, avg cores, average cores, resource list ncpus,
+        resources used ncpus, bsub n""",
     ),
     ("cores_per_node", "count", "cores per node, cpus per node, processors per node"),
     ("cpus_per_task", "count", "cpus per task, cpus task, cores per task"),
@@ -262,65 +324,43 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     (
         "cpu_s",
         "duration:s!2",
-        """cpu utilized, cpu time used, used cpu time, total cpu, total cpu time, cput,
-        resources used cput, cpu t, cpu time consumed""",
+        """cpu utilized, cpu time used, used cpu time, total cpu, total cpu time, cput, cpu t,
+        resources used cput, cpu time consumed""",
     ),
     (
         "cpu_s",
         "duration:s",
-        """cpu time, cpu used, cpu usage, total cpu usage, average cpu utilized, cpu, cpu seconds,
-        the cpu time used is, cpu time total""",
+        "cpu time, cpu, cpu seconds, the cpu time used is, cpu time total",
     ),
     ("user_s", "duration:s", "ru utime, user time, user cpu, user cpu time, usr"),
     ("system_s", "duration:s", "ru stime, system time, system cpu, system cpu time, sys"),
     ("ave_cpu_s", "duration", "ave cpu"),
-    ("core_walltime_s", "duration:s", "core walltime"),
+    ("core_walltime_s", "duration:s", "core walltime, cpu time available"),
     (
         "elapsed_s",
         "duration:s!2",
         """elapsed, elapsed raw, elapsed time, elapsed walltime, time elapsed, job wall clock time,
         job walltime, walltime used, used walltime, resources used walltime, ru wallclock,
-        wall clock time, run time""",
+        wall clock time, run time, time execute""",
     ),
     (
         "elapsed_s",
         "duration:s",
-        """wall time, wallclock, runtime, time used, used time, duration, job duration, job runtime,
-        job run time, avg runtime, average runtime, real, real time, walltime consumed,
-        execution time""",
+        """wallclock, used time, duration, job duration, job runtime, job run time, avg runtime,
+        average runtime, real, real time, walltime consumed, execution time""",
     ),
     ("elapsed_s", "duration:h", "hours, run hours, hours elapsed"),
-    (
-        "limit_s",
-        "duration:s!2",
-        """resource list walltime, walltime requested, requested walltime, reserved walltime,
-        walltime reserved, walltime limit, wall clock limit, wall time limit, time requested,
-        requested time, time allocated""",
-    ),
+    ("limit_s", "duration:s!2", "resource list walltime"),
     ("limit_s", "duration:min!2", "timelimit raw, runlimit, run limit"),
     ("limit_s", "duration!2", "time limit, wall limit, max walltime, job time limit"),
-    ("limit_s", "duration:s", "h rt, s rt, max run time, allocated time, allocated walltime"),
-    ("limit_s", "duration:h", "bsub w"),
-    ("printed_time_efficiency", "share:%", "time eff, time efficiency, walltime efficiency"),
-    (
-        "printed_time_efficiency",
-        "share",
-        """job walltime, walltime, wall time, walltime accuracy, wallclock accuracy, time used,
-        walltime usage, walltime utilization""",
-    ),
+    ("limit_s", "duration:s", "h rt, s rt, max run time"),
+    ("limit_s", "duration:h m", "bsub w"),
+    ("printed_time_efficiency", "share", "walltime, wallclock accuracy, job walltime"),
     # Cores.
     (
         "printed_efficiency",
         "share:%!2",
-        """cpu efficiency, cpu eff, avg cpu efficiency, average cpu efficiency,
-        cpu average efficiency, mean cpu efficiency, core efficiency""",
-    ),
-    (
-        "printed_efficiency",
-        "share",
-        """cpu utilization, cpu util, cpu usage, cpu use, cpu load, cpu used, cpu utilized,
-        cpus used, cpu time used, cores used, core usage, core utilization,
-        average cpu utilization, mean cpu utilization""",
+        "cpu average efficiency, cpu load, cpu time used, cores used, core load",
     ),
     ("peak_efficiency", "share", "cpu peak efficiency"),
     ("cpu_peak", "number", "cpu peak"),
@@ -329,83 +369,47 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     (
         "memory_mib",
         "memory!2",
-        """memory utilized, memory used, mem used, max memory, max mem, max rss, max mem used,
-        max memory used, maximum memory used, peak memory, mem util""",
+        "max memory, max mem, max rss, peak memory, peak mem, memory peak, maximum memory",
     ),
-    ("memory_mib", "memory:K!2", "resources used mem, ru maxrss"),
+    ("memory_mib", "memory:K!2", "resources used mem, ru maxrss, maxrss size"),
+    ("memory_mib", "memory:G!2", "maxmemory in gib"),
     (
         "memory_mib",
         "memory",
-        """memory usage, mem usage, peak memory usage, max memory usage, max memory usage per node,
-        job memory used, maximum memory, memory used max, memory peak, peak mem, cpu mem used,
-        maximum resident set size, cpu memory usage, avg memory usage, mem efficiency,
-        memory efficiency""",
+        "max memory usage per node, memory used max, maximum resident set size",
     ),
-    ("memory_mib", "used of memory", "mem, memory"),
-    ("mean_memory_mib", "memory", "average memory utilized, average memory, avg mem, ave rss"),
+    ("memory_mib", "used of memory", "mem, memory, ram"),
+    ("mean_memory_mib", "memory", "average memory, avg mem, ave rss"),
     ("virtual_mib", "memory", "max vmem, vmem, resources used vmem, max vm size"),
-    ("memory_asked_mib", "memory:M!2", "req mem, requested memory, memory requested"),
+    ("memory_asked_mib", "memory:M!2", "req mem"),
     (
         "memory_asked_mib",
         "memory!2",
-        """total requested memory, resource list mem, mem requested, requested mem, mem reserved,
-        memory reserved, reserved memory, memory allocated, allocated memory, mem allocated,
-        memory limit, mem limit, cpu memory""",
+        "total requested memory, resource list mem, cpu memory, total memory, h vmem",
     ),
-    (
-        "memory_asked_mib",
-        "memory",
-        "alloc mem, total memory, memory request, mem request, h vmem",
-    ),
-    ("printed_memory_efficiency", "share:%!2", "memory efficiency, mem eff, mem efficiency"),
-    (
-        "printed_memory_efficiency",
-        "share",
-        """memory utilization, memory usage, memory used, memory utilized, mem usage, mem util,
-        mem used, mem, memory, max memory, cpu memory usage, cpu memory utilization,
-        cpu mem eff""",
-    ),
+    ("printed_memory_efficiency", "share", "mem, memory, ram, max memory"),
     # GPUs.
-    (
-        "gpus",
-        "count",
-        """gpus, ngpus, num gpus, gpu count, number of gpus, gpus allocated, allocated gpus,
-        alloc gpus, gpus requested, ngpus requested, requested gpus, avg requested gpus, req gpus,
-        gpus reserved, reserved gpus, ngpus used, resource list ngpus""",
-    ),
+    ("gpus", "count", "gpus, ngpus, num gpus, gpu count, number of gpus, avg requested gpus"),
+    ("gpus", "count", "resource list ngpus, ngpus used"),
     ("gpus_unused", "count", "gpus unused, unused gpus, idle gpus"),
-    ("gpu_efficiency", "share:%!2", "gpu efficiency, gpu eff, avg gpu efficiency"),
-    (
-        "gpu_efficiency",
-        "share:%",
-        "gpu utilization, gpu util, gpu usage, average gpu utilization, gpu use",
-    ),
-    (
-        "gpu_efficiency",
-        "share",
-        """gpu, gpu load, gpu utilized, gpus used, mean gpu utilization, mean gpu efficiency,
-        gpu sm utilization, gpu sm util, gpu compute utilization""",
-    ),
-    (
-        "gpu_memory_efficiency",
-        "share:%",
-        "gpu memory usage, gpu mem, gpu memory utilization",
-    ),
-    (
-        "gpu_memory_efficiency",
-        "share",
-        "gpu memory efficiency, gpu memory used, gpu mem usage, gpu memory",
-    ),
-    (
-        "gpu_memory_mib",
-        "memory",
-        "gpu memory used, max gpu memory, gpu memory usage, gpu mem used max",
-    ),
+    ("gpu_efficiency", "share", "gpu, gpu load"),
+    ("gpu_memory_efficiency", "share:%", "gpu memory, gpu mem, gpumem"),
+    ("gpu_memory_mib", "memory", "gpu mem used max"),
     # Values with a grammar of their own.
     ("tres", "tres", "alloc tres, tres, req tres, alloc gres"),
     ("tres_used", "tres", "tres usage in ave, tres usage in tot, tres usage in max"),
     ("select", "select", "resource list select, resource list nodes, neednodes, nodes"),
     ("efficiency_of", "share", "efficiency"),
+    # German and French sites.
+    ("cores", "count!2", "kerne, cpu kerne, coeurs, cœurs"),
+    ("elapsed_s", "duration!2", "laufzeit, temps écoulé, durée"),
+    ("limit_s", "duration!2", "zeitlimit, limite de temps, temps demandé"),
+    ("printed_efficiency", "share!2", "cpu effizienz, cpu auslastung, efficacité cpu"),
+    ("printed_efficiency", "share!2", "utilisation cpu, utilisation du cpu"),
+    ("memory_mib", "used of memory", "speicher, arbeitsspeicher, mémoire, mémoire utilisée"),
+    ("printed_memory_efficiency", "share", "speichereffizienz, efficacité mémoire"),
+    ("gpu_efficiency", "share!2", "gpu auslastung, utilisation gpu, efficacité gpu"),
+    *_composed(),
 )
 # Columns that mean something else than the same words in a line.
 COLUMNS: Final[dict[str, list[Label]]] = _labels(

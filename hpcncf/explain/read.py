@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -108,7 +109,7 @@ def clean_lines(text: str) -> list[str]:
 
 
 def _squeezed(words: str) -> str:
-    return re.sub(r"[^a-z]", "", words).replace("isation", "ization").replace("ised", "ized")
+    return re.sub(r"[\W\d_]", "", words).replace("isation", "ization").replace("ised", "ized")
 
 
 @cache
@@ -120,7 +121,7 @@ def _index() -> tuple[dict[str, list[Label]], frozenset[str]]:
     return table, frozenset(key[:end] for key in table for end in range(1, len(key) + 1))
 
 
-_WORD: Final = re.compile(r"[A-Za-z]+")
+_WORD: Final = re.compile(r"[^\W\d_]+")
 _GAP: Final = re.compile(r"[ \t_./-]{0,2}(?![ \t])")
 # A word that is also ordinary English is a label only before a colon, at a line's begin, or where a
 # share follows.
@@ -179,6 +180,7 @@ _STEMS: Final = (
         "real",
     ),
     *("kill", "usr", "duration", "done", "success", "second", "bsub", "return", "terminat", "load"),
+    *("kern", "speicher", "zeit", "ffizien", "durée", "mémoire", "ram", "used"),
 )
 _ID: Final = re.compile(
     r"[<#\"']?(\d{1,12}(?:_\d{1,9}|_\[[^\]]{1,40}\]|\[\d{0,9}\]|\+\d{1,4})?)((?:\.[A-Za-z][\w-]*)*)"
@@ -302,14 +304,17 @@ def _take(
             if prose and is_rule(before, line):
                 continue
             return _see_share(row, key, line, value, start, prose, drafts)
-        if (ordinary and not firm and row.kind != "bare id") or not (gap or firm):
+        # A clock or a unit shows that the word is a label.
+        strict = ordinary and not firm and row.kind != "bare id"
+        if (strict and row.kind not in ("duration", "used of time")) or not (gap or firm):
             continue
         if row.kind == "bare id":
             if key == "id" and not at_begin:
                 continue
             if key != "id" and not re.match(r"[ \t:=]*[<#]?\d{3,}", line[end:]) and "<" not in gap:
                 continue
-        ended = _see_value(row, key, line, separator.end(), unit, start, drafts)
+        plain = replace(row, unit="") if strict else row
+        ended = _see_value(plain, key, line, separator.end(), unit, start, drafts)
         if ended is not None:
             return ended
     if alone and below and at_begin:  # LSF's RUNLIMIT has its value on the next line
@@ -336,7 +341,9 @@ _SUBJECTS: Final[Mapping[str, tuple[str, str]]] = {
     "printed_memory_efficiency": ("memory_mib", "memory_asked_mib"),
     "printed_time_efficiency": ("elapsed_s", "limit_s"),
 }
-_OF: Final = re.compile(r"[ \t]*(?:of|/|out of)[ \t]*")
+_OF: Final = re.compile(r"[ \t]*(?:of|/|out of|von|sur|de)[ \t]*")
+# `31%   (used 2:04:00 of 6:40:00 CPU-time)`.
+_BEFORE_AMOUNT: Final = re.compile(r"[ \t(]*(?:(?:used|peak|max)[ \t]+)?")
 
 
 def _see_share(
@@ -361,7 +368,7 @@ def _see_share(
     if used:
         match: Callable[[str, int], tuple[float, int] | None]
         match = match_memory if "memory" in used else match_duration
-        blank = re.compile(r"[ \t(]*").match(line, end)
+        blank = _BEFORE_AMOUNT.match(line, end)
         amount = match(line, blank.end()) if blank else None
         of = _OF.match(line, amount[1] if amount else end)
         total = match(line, of.end()) if of else None
@@ -409,7 +416,10 @@ def _see_value(
         weight = row.weight
     if kind == "duration":
         own = _SECONDS.get(unit) or (3600.0 if unit in ("h", "hours") else 0.0)
-        value = match_duration(line, at, own or _OWN_UNITS.get(row.unit, 0.0))
+        units = own or _OWN_UNITS.get(row.unit, 0.0)
+        if row.unit == "h m":  # LSF's -W: minutes, or hours and minutes
+            units = 3600.0 if ":" in line[at : at + 8] else 60.0
+        value = match_duration(line, at, units)
     elif kind == "memory":
         value = match_memory(line, at, _UNITS.get(unit) or row.unit or None)
     elif kind == "count":
@@ -445,7 +455,7 @@ def _see_value(
         if end is not None:
             return end
     if kind == "memory":
-        draft.see(f"{name}.per", line[at : value[1]][-1:], weight)
+        draft.see(f"{name}.per", line[at : value[1]], weight)
     draft.see(name, value[0], weight)
     return value[1]
 

@@ -129,6 +129,8 @@ class Table:
     spans: list[tuple[int, int]] = field(default_factory=list)
     """Of the heads, or of the dashes below them; empty if cells are apart by a character."""
     dashed: bool = False
+    wide: bool = False
+    """Whether at least two blanks are between its heads, so that cells may contain one."""
 
 
 @cache
@@ -209,7 +211,8 @@ def _table_at(lines: Sequence[str], number: int) -> Table | None:
     if lacks and not set(heads) >= _LSF_STATES:
         return None
     if set(heads) >= _LSF_STATES:
-        columns = [[Label("elapsed_s", "duration", "s")] if x == "RUN" else [] for x in heads]
+        run = [Label("elapsed_s", "duration", "s")]
+        columns = [run if head == "RUN" else column(head) for head in heads]
     elif not has_id and (telling < 2 or len(known) < 3):
         return None
     table = Table(heads, columns, cut)
@@ -220,6 +223,7 @@ def _table_at(lines: Sequence[str], number: int) -> Table | None:
             table.spans, table.dashed = groups, True
         else:
             table.spans = [found.span() for found in re.finditer(r"\S+", line)]
+        table.wide = len(re.split(r"\s{2,}", line.strip())) == len(heads)
     return table
 
 
@@ -252,10 +256,17 @@ def _cells(table: Table, line: str) -> list[str] | None:
         if table.cut == "|" and len(cells) == len(table.heads) - 1:
             cells.append("")  # its last cell is empty, and was taken for the delimiter
         return cells if len(cells) == len(table.heads) else None
-    if table.dashed:
+    # A name that was replaced by a shorter one moves what is behind it.
+    moved = any(
+        not line[start - 1 : start].isspace() for start, _ in table.spans[1:] if start < len(line)
+    )
+    if table.dashed and not moved:
         spans = [*table.spans[:-1], (table.spans[-1][0], len(line))]
         return [line[start:end].strip() for start, end in spans]
     line = _BY.sub("CANCELLED", line)
+    apart = re.split(r"\s{2,}", line.strip())
+    if table.wide and len(apart) == len(table.heads):
+        return apart
     line = _GLUE.sub("", line) if line.split() and len(line.split()) > len(table.heads) else line
     words = list(re.finditer(r"\S+", line))
     if len(words) == len(table.heads):
@@ -389,8 +400,8 @@ def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
             name, value = found
             if name not in values:
                 values[name] = value
-            if name == "memory_asked_mib" and cell[-1:] in "nc":
-                values["asked_per"] = cell[-1]
+            if name == "memory_asked_mib":
+                values["asked_per"] = cell
     heads = {head.lower() for head in table.heads}
     if "percent_used" in values:  # job_defense_shield: of the time, or of the memory
         time = "elapsed_s" in values and "limit_s" in values
@@ -413,12 +424,16 @@ def _cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
     for row in rows:
         value: Any = None
         if row.kind in ("id", "bare id"):
-            found = re.search(r"\d{1,12}(?:_\d+|_\[[^\]]*\]|\[\d*\]|\+\d+)?(?:\.[\w-]+)*$", cell)
+            plain_id = cell.rstrip("+")
+            found = re.search(
+                r"\d{1,12}(?:_\d+|_\[[^\]]*\]|\[\d*\]|\+\d+)?(?:\.[\w-]+)*$", plain_id
+            )
             if found and re.fullmatch(r"(?:[\w.-]*[_-])?", cell[: found.start()]):
                 value = found[0]
         elif row.kind == "share":
-            found_share = match_share(cell, 0, bare=row.unit == "%")
-            value = found_share[0] if found_share else None
+            found_share = match_share(cell) or match_share(cell, 0, bare=row.unit == "%")
+            whole = found_share is not None and ("%" in cell or found_share[1] == len(cell))
+            value = found_share[0] if found_share and whole else None
         elif row.kind == "duration":
             unit = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}.get(row.unit, 0.0)
             found_time = match_duration(cell, 0, unit)
@@ -528,17 +543,20 @@ def _see_row(values: Mapping[str, Any], draft: Draft) -> None:
 def _fold(rows: Sequence[Row], draft: Draft) -> None:
     heads = [head for _, each in rows for head in each]
     lowered = {head.lower() for head in heads}
+    rows = _cut_steps(rows)
     accounting = bool(lowered & {"maxrss", "totalcpu", "alloctres", "alloccpus", "ncpus", "reqmem"})
     own = [values for values, _ in rows if not values.get("step") and "part" not in values]
     starts = [
         at for at, (values, _) in enumerate(rows) if not values.get("step") and "part" not in values
     ]
-    if accounting and len(own) > 1 and _are_attempts(own):
+    if accounting and _are_attempts(own):
         _see_lost(own[:-1], draft)
         rows = rows[starts[-1] :]
         own = own[-1:]
     steps = [values for values, _ in rows if values.get("step")]
-    job = own[-1] if own else {}
+    job: dict[str, Any] = {}
+    for values in own:  # of several tables, each may have columns of its own
+        job = values | job
     if not draft.source:
         draft.source = _source(lowered)
     draft.labels.update(lowered)
@@ -572,6 +590,14 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
     _see_gpu_use(job, steps, draft)
 
 
+def _cut_steps(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows with steps told apart where sacct cut their ids: `15715316_97+` for all of them."""
+    cells = [str(values.get("cell", "")) for values, _ in rows]
+    if len(rows) < 2 or len(set(cells)) > 1 or not cells[0].endswith("+"):
+        return rows
+    return [rows[0], *((values | {"step": "cut"}, heads) for values, heads in rows[1:])]
+
+
 def _source(heads: set[str]) -> str:
     if heads & {"cpueff", "memeff", "timeeff"}:
         return "reportseff"
@@ -584,8 +610,8 @@ def _source(heads: set[str]) -> str:
 
 def _are_attempts(own: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the rows are starts of one job, as `sacct -D` lists them, and not one row twice."""
-    shown = [(each.get("state"), each.get("elapsed_s")) for each in own]
-    return len(set(shown)) > 1 or len(shown) > 2
+    shown = [(each.get("state"), each["elapsed_s"]) for each in own if "elapsed_s" in each]
+    return len(set(shown)) > 1
 
 
 def _see_lost(attempts: Sequence[Mapping[str, Any]], draft: Draft) -> None:

@@ -16,7 +16,7 @@ Matched = tuple[float, int] | None
 _NUMBER: Final = r"\d{1,15}(?:\.\d{1,9})?"
 _CLOCK: Final = re.compile(
     r"(?:(\d{1,5})\s?(?:-|\+|d(?:ays?)?,?\s|\s(?=\d\d:\d\d:\d\d))\s?)?"
-    r"(\d{1,7}):(\d\d)(?::(\d\d(?:[.,]\d{1,6})?)|(\.\d{1,6}))?(?![\d:])",
+    r"(\d{1,7}):(?:(\d{1,2}):(\d{1,2}(?:[.,]\d{1,6})?)|(\d\d)(\.\d{1,6})?)(?![\d:])",
     re.IGNORECASE,
 )
 _DAYS_HOURS: Final = re.compile(r"(\d{1,5})-(\d\d)(?![\d:-])")
@@ -43,15 +43,17 @@ _TIME_UNITS: Final = {
     "ms": 0.001,
 }
 _UNIT_WORDS: Final = "|".join(sorted(_TIME_UNITS, key=len, reverse=True))
-_AMOUNT: Final = re.compile(rf"({_NUMBER})\s?({_UNIT_WORDS})(?![A-Za-z])\.?", re.IGNORECASE)
+_AMOUNT: Final = re.compile(
+    rf"({_NUMBER})\s?({_UNIT_WORDS})(?:\(s\))?(?![A-Za-z])\.?", re.IGNORECASE
+)
 _AND: Final = re.compile(r"[\s,]*(?:and\s+)?")
 _BARE: Final = re.compile(rf"({_NUMBER})(?![\d:%]|\.\d|\s?[KMGTP]i?B?\b)", re.IGNORECASE)
 _MIB: Final = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _MEMORY: Final = re.compile(
-    rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w)?|(B|bytes?))(?:[nc]|/node|/core|/cpu)?(?![A-Za-z])",
+    rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w)?|(B|bytes?))(?:[nc]|/(?:node|core|cpu))?(?![A-Za-z])",
     re.IGNORECASE,
 )
-_SHARE: Final = re.compile(rf"({_NUMBER})\s?(?:%|percent\b|per cent\b|pct\b)", re.IGNORECASE)
+_SHARE: Final = re.compile(rf"({_NUMBER})\s{{0,3}}(?:%|percent\b|per cent\b|pct\b)", re.IGNORECASE)
 _COUNT: Final = re.compile(r"<?0*(\d{1,7})(?:\.0+)?(?![\d:%]|[.,]\d|\s?[KMGT]i?B\b)")
 
 
@@ -62,13 +64,13 @@ def match_duration(text: str, at: int = 0, unit: float = 0.0) -> Matched:
     clock of two parts is `H:MM`, as in LSF's -W; else it is Slurm's `MM:SS`.
     """
     if found := _CLOCK.match(text, at):
-        days, first, second, third, fraction = found.groups()
-        if third is None and (unit == 3600 or (days and not fraction)):  # `1-12:30` is D-HH:MM
-            value = int(first) * 3600.0 + int(second) * 60
-        elif third is None:
-            value = int(first) * 60.0 + int(second) + float(fraction or 0)
+        days, first, minutes, seconds, last, fraction = found.groups()
+        if last is None:
+            value = int(first) * 3600.0 + int(minutes) * 60 + float(seconds.replace(",", "."))
+        elif unit == 3600 or (days and not fraction):  # `1-12:30` is D-HH:MM
+            value = int(first) * 3600.0 + int(last) * 60
         else:
-            value = int(first) * 3600.0 + int(second) * 60 + float(third.replace(",", "."))
+            value = int(first) * 60.0 + int(last) + float(fraction or 0)
         return value + 86400.0 * int(days or 0), found.end()
     if found := _DAYS_HOURS.match(text, at):
         return int(found[1]) * 86400.0 + int(found[2]) * 3600, found.end()
