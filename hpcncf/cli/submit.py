@@ -117,6 +117,7 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, help
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.job import load
+    from hpcncf.launch.changed_code import renew_changed_runs
     from hpcncf.launch.submit import check, choose_cluster, limits_of, seen_by_slurm, submit
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import leave_plan
@@ -131,7 +132,10 @@ def run(args: argparse.Namespace) -> int:
     limits = Limits.unknown() if args.no_preflight else limits_of(job, cluster)
     check(plan.active(), cluster, limits)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
-    plan = leave_plan(paths, job, plan)
+    renewed = renew_changed_runs(paths, job, plan)
+    for line in renewed.describe():
+        print(f"hpcncf: {line}", file=sys.stderr)
+    plan = leave_plan(paths, job, renewed.plan)
     if args.check_node is not None:
         _check_node(args, paths, job, plan, cluster)
     elif (

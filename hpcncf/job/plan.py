@@ -62,6 +62,9 @@ class Run(Settings):
     """Belongs to the point that the others are compared with."""
     retired: bool = False
     """No longer in the job file; kept with its results."""
+    code: str | None = None
+    """SHA-256 of a command's own code at its last submission: scripts and modules of its user that
+    it names or imports. None: it has none, or was submitted before this was recorded."""
 
     @model_validator(mode="after")
     def once_every_command_was_by_hand(self) -> Self:

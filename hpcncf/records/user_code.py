@@ -22,7 +22,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, Literal
 
 CODE: Final = (".py", ".sh", ".pyx", ".c", ".cc", ".cpp", ".cu", ".h", ".jl", ".R")
 SETTINGS: Final = (".yaml", ".yml", ".toml", ".ini", ".cfg")
@@ -55,17 +55,25 @@ def hash_command_code(
 ) -> UserCode:
     """The code of a command that starts in `folder`: scripts, modules and settings that its words
     name, and what they import."""
-    words = [part for word in words for part in _split(word)]
     found = _Followed(_search_path(folder), folder)
-    if words and os.sep in words[0]:
-        found.add_script(words[0])
+    for kind, name in name_command_code(words, settings):
+        found.add_program(name) if kind == "module" else found.add_script(name)
+    return found.code
+
+
+def name_command_code(
+    words: Sequence[str], settings: Sequence[str] = SETTINGS
+) -> list[tuple[Literal["module", "script"], str]]:
+    """The words of a command that name code or settings."""
+    words = [part for word in words for part in _split(word)]
+    found: list[tuple[Literal["module", "script"], str]] = []
     for before, word in zip(["", *words], words, strict=False):
         name = word.partition("=")[2] if word.startswith("-") else word
         if before == "-m":
-            found.add_program(name)
-        elif name.endswith((*CODE, *settings)):
-            found.add_script(name)
-    return found.code
+            found.append(("module", name))
+        elif name.endswith((*CODE, *settings)) or (not before and os.sep in name):
+            found.append(("script", name))
+    return found
 
 
 def hash_modules(names: Iterable[str]) -> UserCode:
@@ -271,4 +279,4 @@ def without_comments(source: bytes) -> bytes:
         # PEP 263 gives the encoding in a comment of the first two lines.
         if number not in blank and (text or number not in comments):
             kept.append(text)
-    return "\n".join(kept).encode() + b"\n"
+    return "\n".join(kept).encode().rstrip(b"\n") + b"\n"

@@ -21,6 +21,7 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
+from hpcncf.job.spec import Program
 from hpcncf.launcher.allocation import allocated_cores
 from hpcncf.launcher.environment import Place, hosts, launched_by, slurm_job_id
 from hpcncf.launcher.signals import (
@@ -34,7 +35,7 @@ from hpcncf.launcher.signals import (
 from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import is_same_process, process_start
-from hpcncf.records.code_version import changed
+from hpcncf.records.code_version import CHANGED, changed
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import has_snapshot
 from hpcncf.records.schema import (
@@ -48,6 +49,7 @@ from hpcncf.records.schema import (
     write_record_with_retries,
 )
 from hpcncf.records.submissions import read_submissions
+from hpcncf.records.user_code import hash_command_code
 from hpcncf.worker.attempt import all_left
 
 if TYPE_CHECKING:
@@ -64,8 +66,16 @@ def changes(run: Run, attempt: AttemptPaths) -> list[str]:
     if submission is None:
         return []
     live = run.workload != "ncf" and not has_snapshot(results, run)
-    return changed(submission.code, checkouts=live)
+    found = changed(submission.code, checkouts=live)
+    if live and run.code and not found and isinstance(run.workload, Program):
+        code = hash_command_code(run.words, Path(run.workload.folder))
+        if code.sha256() not in (None, run.code):
+            names = ", ".join(sorted(code.digests)[:NAMED_FILES])
+            found.append(f"{CHANGED}the program's own code ({names}) is not what it was")
+    return found
 
+
+NAMED_FILES: Final = 5
 
 # What gloo and nccl say when a rank is gone names an address, or nothing. A process that was killed
 # leaves no record either: but the ranks of its node see that it is not there any more.
