@@ -80,8 +80,9 @@ def _read_line(line: str, number: int, after_command: bool) -> Directive | None:
     prefix = line[: meant.end()]
     ignored: Ignored = ""
     if prefix != PREFIXES[scheduler]:
-        if not _has_option(tokens):
-            return None  # a sentence about SBATCH
+        # A sentence about SBATCH, or how to submit the script: `# sbatch --array=0-9 job.sh`.
+        if not _has_option(tokens) or (word.islower() and " " in prefix.strip()):
+            return None
         is_close = hashes.strip() == "#" and not blank and " " not in prefix
         ignored = "spelling" if is_close else "commented-out"
         if blank and prefix.strip() == PREFIXES[scheduler]:

@@ -14,8 +14,10 @@ COMMANDS: Final[dict[Scheduler, str]] = {
     "sge": "qsub",
 }
 
-# sbatch(1) and srun(1) of 22.05 to 25.05; short form after the name, `?` for an optional value.
+# sbatch(1) and srun(1) of 22.05 to 26.05; short form after the name, `?` for an optional value.
 SLURM_VALUES: Final = """
+accel-bind bcast-exclude cluster consolidate-segments context environment ignore-signals
+oom-kill-step msg-timeout pack-group resources send-libs? spread-segments treewidth
 account-A acctg-freq array-a batch bb bbf begin-b bcast? chdir-D cluster-constraint clusters-M
 comment compress? constraint-C container container-id core-spec-S cores-per-socket cpu-bind
 cpu-freq cpus-per-gpu cpus-per-task-c deadline delay-boot dependency-d distribution-m epilog
@@ -30,11 +32,18 @@ task-epilog task-prolog thread-spec threads-per-core threads-T time-t time-min t
 tres-bind tres-per-job tres-per-node tres-per-task uid wait-all-nodes wckey wrap
 """
 SLURM_FLAGS: Final = """
+async debugger-test external-launcher interactive quit-on-interrupt wait-for-children whole
 contiguous disable-status-X exact external help-h hold-H ignore-pbs immediate-I
 kill-on-invalid-dep label-l no-allocate-Z no-kill-k no-requeue overcommit-O overlap
 oversubscribe-s parsable preserve-env-E pty quiet-Q reboot requeue spread-job stepmgr test-only
 unbuffered-u usage use-min-nodes verbose-v version-V wait-W x11
 """
+# Deprecated names that are still taken.
+ALIASES: Final = {
+    "tasks-per-node": "ntasks-per-node",
+    "cpu_bind": "cpu-bind",
+    "mem_bind": "mem-bind",
+}
 # Of other launchers and plugins that many sites add: Pyxis, X11.
 SLURM_PLUGINS: Final = (
     "container-image",
@@ -62,6 +71,7 @@ class OptionTable:
 
     def complete(self, name: str) -> list[str]:
         """The names that a long option may be: getopt takes a beginning that fits one alone."""
+        name = ALIASES.get(name, name)
         if name in self.names:
             return [name]
         return sorted(each for each in self.names if each.startswith(name)) if name else []

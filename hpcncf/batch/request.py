@@ -13,6 +13,9 @@ from hpcncf.batch.options import Option, Scheduler
 MEMORY_UNITS: Final = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 GPU_OPTIONS: Final = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 MEMORY_OPTIONS: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
+COUNTED: Final = frozenset(
+    {"ntasks", "ntasks-per-node", "cpus-per-task", "ntasks-per-gpu", "mincpus", *MEMORY_OPTIONS}
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class Request:
     def nodes(self) -> int | None:
         """Nodes, or chunks of PBS, if the script says how many."""
         if self.scheduler == "slurm":
+            per_node, tasks = self.number("ntasks-per-node"), self.number("ntasks")
+            if "nodes" not in self.options and per_node and tasks:
+                return -(-tasks // per_node)
             return self.number("nodes")
         if self.scheduler == "pbs":
             return self._resource("chunks")
@@ -112,17 +118,26 @@ class Request:
                 return None
             if "cpus-per-gpu" in self.options and self.cores_per_task is None:
                 return None
+            if self.cores_per_task is None and not self.asks_for_cores:
+                return None
             return self.cores_per_task or 1
         if self.scheduler == "pbs":
             ranks, cores = self._resource("mpiprocs") or 1, self.cores_per_task
             if cores:
                 return max(cores // ranks, 1)
-            return None if self.is_exclusive else 1
+            # Where PBS gives whole nodes, a chunk says nothing of its cores.
+            return None if self.is_exclusive or "chunks" in self.resources else 1
         if self.scheduler == "lsf":
             if self.is_exclusive:
                 return None
             return self.number("n") or 1
         return self._resource("slots") or 1
+
+    @property
+    def asks_for_cores(self) -> bool:
+        """Whether the cores are what the script says: at sites that give whole nodes, it may say
+        no more than their number."""
+        return bool(COUNTED & set(self.options)) or "nodes" not in self.options
 
     @property
     def gpus_on_node(self) -> int | None:

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from hpcncf.batch.directives import Directive, find_directives, main_scheduler
+from hpcncf.batch.directives import (
+    STOPS_AT_COMMAND,
+    Directive,
+    find_directives,
+    main_scheduler,
+)
 from hpcncf.batch.launchers import Argument, Stage, split_stages
 from hpcncf.batch.options import Scheduler
 from hpcncf.batch.request import Request, build_request
-from hpcncf.batch.shell import DEEPEST, Command, Part, Word, parse_shell
+from hpcncf.batch.shell import DEEPEST, Command, Part, ShellText, Word, parse_shell
 
 # Of a large script: each start keeps the variables that it would have.
 MOST_STARTS: Final = 1_000
@@ -20,7 +25,7 @@ MOST_VARIABLES: Final = 500
 NUMBERS: Final = re.compile(r"\s*(\d{1,9})\s*(?:([-+*/%])\s*(\d{1,9})\s*)?")
 NAME: Final = re.compile(r"\$\{?([A-Za-z_]\w*)|(?<![\w$])([A-Za-z_]\w{2,})")
 SHELL_SCRIPT: Final = re.compile(r"#!\s*\S*?(?:bash|/sh|zsh|ksh|dash|env\s+sh)\b")
-C_SHELL: Final = re.compile(r"#!\s*\S*csh\b")
+OTHER_LANGUAGE: Final = re.compile(r"python|perl|/R\b|Rscript|julia|csh")
 # Variables that a job has only if the option of the same meaning was given.
 SLURM_VARIABLES: Final = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
@@ -143,16 +148,33 @@ def is_shell_script(text: str) -> bool:
 def read_batch_script(text: str) -> BatchScript:
     """The script's directives and commands; never raises, whatever the text."""
     directives, first_command = find_directives(text)
+    shell = None
+    shebang = text.partition("\n")[0]
+    if not (shebang.startswith("#!") and OTHER_LANGUAGE.search(shebang)):
+        shell = parse_shell(text.replace("\r\n", "\n"))
+    directives = [each for each in directives if not _is_text(each, shell)]
     scheduler = main_scheduler(directives)
     counted = [each for each in directives if each.is_read or _is_missed(each, directives, text)]
     request = build_request(counted, scheduler or "slurm")
     script = BatchScript(text, scheduler, directives, first_command, request)
-    shebang = script.shebang
-    if not shebang or not re.search(r"python|perl|/R\b|Rscript|julia|csh", shebang):
-        shell = parse_shell(text.replace("\r\n", "\n"))
+    if shell is not None:
         script.commands, script.is_cut = shell.commands, shell.is_cut
         _Walk(script).follow(shell.commands)
     return script
+
+
+def _is_text(directive: Directive, shell: ShellText | None) -> bool:
+    """Whether a line below the first command belongs to a here document, or to a string of another
+    language: a script that writes batch scripts."""
+    if directive.ignored != "after-command" and directive.scheduler in STOPS_AT_COMMAND:
+        return False
+    if shell is None:
+        return True
+    return any(
+        document.line <= directive.line < document.line + document.text.count("\n")
+        for command in shell.commands
+        if (document := command.here_document) is not None
+    )
 
 
 def _is_missed(one: Directive, directives: Sequence[Directive], text: str) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Final, Literal
 
 MOST_COMMANDS: Final = 5_000
@@ -184,6 +185,7 @@ class _Parser:
         self.line = first_line
         self.counted = 0
         self.endless = False
+        self.no_brace_before = 0
         self.found = ShellText(is_cut=len(text) > MOST_CHARACTERS)
         self.blocks: list[Block] = []
         self.here_documents: list[tuple[Command, str, bool, bool]] = []
@@ -318,7 +320,7 @@ class _Parser:
             if simple is not None:
                 return Part("variable", simple, quoted), variable.end()
             return Part("variable", braced, quoted, mark + operation), variable.end()
-        if text.startswith("${", position):
+        if text.startswith("${", position) and position >= self.no_brace_before:
             end = text.find("}", position, position + 400)
             if end > 0:
                 name = re.match(r"\$\{[!#]?([A-Za-z_]\w*)", text[position : end + 1])
@@ -328,6 +330,7 @@ class _Parser:
                 while depth > 0 and (further := text.find("}", end + 1, position + 400)) > 0:
                     end, depth = further, depth - 1
                 return Part("variable", known, quoted, text[position + 2 : end]), end + 1
+            self.no_brace_before = position + 400
         if text.startswith("$'", position) and not quoted:
             end = text.find("'", position + 2)
             end = len(text) if end < 0 else end
@@ -518,10 +521,9 @@ def _assignment(word: Word) -> tuple[str, Word] | None:
 def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Neighbouring pieces of text as one."""
     joined: list[Part] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if last and last.kind == part.kind == "text" and last.quoted == part.quoted:
-            joined[-1] = Part("text", last.text + part.text, part.quoted)
+    for (is_text, quoted), group in groupby(parts, lambda each: (each.kind == "text", each.quoted)):
+        if is_text:
+            joined.append(Part("text", "".join(part.text for part in group), quoted))
         else:
-            joined.append(part)
+            joined += group
     return tuple(joined)

@@ -31,7 +31,6 @@ MISTAKEN: Final = {
     "tasks": "ntasks",
     "ntask": "ntasks",
     "task": "ntasks",
-    "tasks-per-node": "ntasks-per-node",
     "task-per-node": "ntasks-per-node",
     "ntask-per-node": "ntasks-per-node",
     "ntasks-pernode": "ntasks-per-node",
@@ -181,8 +180,19 @@ def _with_dashes(text: str, start: int) -> str:
     return text[:start] + re.sub(rf"(^|\s)[-{DASHES}]+([A-Za-z][\w-]*)", mend, body)
 
 
+def _is_placeholder(value: str) -> bool:
+    """What a template leaves to its user: `<account>`, `HH:MM:SS`, `[project]`, `...`."""
+    is_words = re.search(r"[<\[{][^<>\[\]{}]*[A-Za-z ][^<>\[\]{}]*[>\]}]", value)
+    return (
+        bool(is_words)
+        or re.fullmatch(r"[A-Z_:X-]*[A-Z]{2}[A-Z_:X-]*|\s*\.{2,}\s*", value) is not None
+    )
+
+
 def _stray(directive: Directive) -> Iterator[Complaint]:
     line, text = directive.line, directive.text
+    if _is_placeholder(text[text.find(" ") :]):
+        return
     stray = next(each for each in directive.tokens if each.text == directive.stray)
     last = directive.options[-1] if directive.options else None
     if directive.stray.startswith("=") or (last and (last.value or "").rstrip() in ("", "=")):
@@ -233,6 +243,8 @@ def _slurm_options(directive: Directive) -> Iterator[Complaint]:
 def _slurm_option(directive: Directive, option: Option) -> Iterator[Complaint]:
     line, text = directive.line, directive.text
     value = option.value or ""
+    if _is_placeholder(value):
+        return
     is_long = option.spelled.startswith("--")
     if is_long and (option.name not in SLURM.names or option.name in SRUN_ONLY):
         meant = MISTAKEN.get(option.name) or _close(option.name)

@@ -158,12 +158,12 @@ def _home(context: Context) -> Iterator[Complaint]:
     if scheduler not in ("pbs", "sge"):
         return
     moves = {"cwd", "wd"} if scheduler == "sge" else {"d", "w"}
-    if moves & set(request.options):
+    if moves & set(request.options) or "wd" in request.resources:  # NCI's `-l wd`
         return
     if any(_words(start)[0] in ("cd", "pushd") for start in context.script.starts):
         return
     for start, stage in context.pythons:
-        if stage.is_module or stage.script.startswith(("/", "$", "~")):
+        if stage.is_module or stage.script.startswith(("/", "$", "~", "path/")):
             continue
         line = context.script.first_command or start.line
         if scheduler == "pbs":

@@ -107,7 +107,8 @@ def _unused(context: Context) -> Iterator[Complaint]:
 def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
     request = context.request
     gpus = request.gpus_on_node
-    if not gpus or "gpus-per-task" in request.options or "shard" in (request.value("gres") or ""):
+    shares = {"gpus-per-task", "ntasks-per-gpu", "gpu-bind"} & set(request.options)
+    if not gpus or shares or "shard" in (request.value("gres") or ""):
         return
     for start, stage in context.pythons:
         if _stays_on_cpu(context, start, stage):
@@ -119,7 +120,9 @@ def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
         )
         wanted = int(counted.shown) if counted is not None else 0
         most = gpus * (context.nodes if counted and counted.name == "num-gpus" else 1)
-        if ranks > gpus:
+        if ranks > gpus and (
+            start.stage("torchrun", "accelerate") or _meets(context, start, stage)
+        ):
             edits = _more_gpus(context, ranks)
             said = pluralize(ranks, "rank")
             yield find(
@@ -162,6 +165,15 @@ def _ranks_on_node(context: Context, start: Start) -> tuple[int, int, bool]:
     if srun is None or context.is_unknown_step(srun) or srun.has("gpus-per-task", "gres", "gpus"):
         return start.line, 0, False
     return start.line, context.step_tasks_on_node(srun), context.step_tasks_on_node(srun) > 1
+
+
+def _meets(context: Context, start: Start, stage: Stage) -> bool:
+    """Whether the tasks are ranks of one training; others may share a GPU."""
+    if context.may_be_ranks(stage) or any(each.name in COUNT for each in options_of(stage)):
+        return context.request.tasks_on_node is not None
+    return bool({"MASTER_ADDR", "WORLD_SIZE"} & set(start.variables)) and (
+        context.request.tasks_on_node is not None
+    )
 
 
 def _more_gpus(context: Context, ranks: int) -> tuple[Edit, ...]:

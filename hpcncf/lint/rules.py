@@ -110,8 +110,9 @@ RULES: Final = {
     "(`step creation temporarily disabled`) and run one after another. Add {option}",
     "step-too-large": "srun asks for {needed} processors of a job with {allocated}: Slurm refuses "
     "the step (`More processors requested than permitted`)",
-    "srun-without-cores": "since Slurm 22.05 srun does not inherit --cpus-per-task from sbatch: a "
-    "bound task has 1 of its {cores} cores. Use srun --cpus-per-task=$SLURM_CPUS_PER_TASK",
+    "srun-without-cores": "srun of Slurm 22.05 to 23.02 does not inherit --cpus-per-task from "
+    "sbatch: a bound task has 1 of its {cores} cores. Use srun "
+    "--cpus-per-task=$SLURM_CPUS_PER_TASK",
     "idle-tasks": "starts {used} of the {tasks} tasks that are requested; the others idle",
     "mpirun-slots": "Open MPI takes one slot for each task of Slurm: {ranks} ranks, {tasks}: "
     "`There are not enough slots available`. Request --ntasks={ranks}",

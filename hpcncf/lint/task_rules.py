@@ -156,7 +156,8 @@ def _srun(context: Context) -> Iterator[Complaint]:
             facts = context.facts(start.python)
             if facts is not None and not facts.is_distributed:
                 yield find("copies-by-srun", line, tasks=step)
-        if (request.cores_per_task or 1) > 1 and not _passes_cores(srun, start):
+        trains = start.python is not None or start.stage("torchrun", "accelerate", "deepspeed")
+        if trains and (request.cores_per_task or 1) > 1 and not _passes_cores(srun, start):
             loses = on_node > 1 or srun.has("exact", "exclusive") or _binds(srun)
             if loses:
                 edits = _add_to_srun(context, start, "--cpus-per-task=$SLURM_CPUS_PER_TASK")
@@ -199,7 +200,7 @@ def _one_task_per_node(context: Context) -> tuple[Edit, ...]:
 def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
     """More processors than the job has, hardware threads counted."""
     request = context.request
-    if request.is_exclusive or srun.has("overcommit", "jobid"):
+    if request.is_exclusive or not request.asks_for_cores or srun.has("overcommit", "jobid"):
         return
     if {"cpus-per-gpu", "overcommit"} & set(request.options):
         return
@@ -214,6 +215,10 @@ def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
 
 def _waiting_steps(context: Context, start: Start, srun: Stage) -> Iterator[Complaint]:
     """Steps beside each other that Slurm starts one after another."""
+    if srun.has("nodelist", "relative", "exclude") or srun.number("ntasks") == context.nodes > 1:
+        return  # each on nodes of its own
+    if (context.request.tasks_on_node or 2) < 2:
+        return
     shares_cores = srun.has("exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu")
     memory = context.request.options.get("mem")
     takes_all_memory = (
@@ -264,7 +269,7 @@ def _mpirun(context: Context) -> Iterator[Complaint]:
     """More ranks than Open MPI finds slots."""
     request = context.request
     tasks = request.task_count
-    if request.is_exclusive and request.tasks is None:
+    if request.tasks is None and (request.is_exclusive or not request.asks_for_cores):
         return
     for start in context.script.starts:
         stage = next((each for each in start.stages if each.kind == "mpirun"), None)

@@ -12,7 +12,9 @@ import pytest
 
 from hpcncf.batch.edits import Edit, apply_edits, unified_diff
 from hpcncf.cli import main
+from hpcncf.cli.lint import _read
 from hpcncf.lint.batch_script import check_batch_script
+from hpcncf.lint.program_facts import Reader, facts_of
 
 SCRIPTS = Path(__file__).parents[1] / "data/scripts"
 with (SCRIPTS / "expected.tsv").open() as table:
@@ -32,6 +34,11 @@ def findings(text: str) -> list[str]:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_users_script(name: str) -> None:
     assert findings(read(SCRIPTS / "users" / name)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("path", sorted((SCRIPTS / "right").iterdir()), ids=lambda path: path.name)
+def test_right_script_is_clean(path: Path) -> None:
+    assert findings(read(path)) == []
 
 
 def test_every_script_of_users_is_expected() -> None:
@@ -96,3 +103,96 @@ def test_hostile_text_is_read_in_time(body: str) -> None:
     began = time.process_time()
     check_batch_script(f"#!/bin/bash\n#SBATCH -c 2\n{body}")
     assert time.process_time() - began < 2
+
+
+HEAD = "#!/bin/bash\n#SBATCH --time=1:00:00 --mem=8G\n"
+
+
+def program(text: str) -> Reader:
+    facts = facts_of(text)
+    return lambda name: facts if name == "train.py" else None
+
+
+@pytest.mark.parametrize(
+    ("found", "header", "command", "text"),
+    [
+        ("4:copies-by-srun", "-n 4", "srun python train.py", "import torch\n"),
+        ("", "-n 4", "srun python train.py", "import lightning\n"),
+        ("4:tasks-for-threads", "-n 4", "python train.py", "import torch\n"),
+        ("4:ranks-without-launcher", "-n 4", "python train.py", "dist.init_process_group()\n"),
+        ("4:no-rendezvous", "-n 4", "srun python train.py", "dist.init_process_group('gloo')\n"),
+        (
+            "",
+            "-n 4",
+            "srun python train.py",
+            "os.environ['MASTER_ADDR'] = head\ndist.init_process_group('gloo')\n",
+        ),
+        ("4:gpu-unused", "--gres=gpu:1", "python train.py", "model.to(torch.device('cpu'))\n"),
+        (
+            "",
+            "--gres=gpu:1",
+            "python train.py",
+            "device = 'cpu'\nif torch.cuda.is_available():\n    device = 'cuda'\n",
+        ),
+        ("", "--array=0-3", "python train.py", "index = os.environ['SLURM_ARRAY_TASK_ID']\n"),
+        (
+            "3:array-index-unused",
+            "--array=0-3",
+            "python train.py",
+            "# SLURM_ARRAY_TASK_ID\nimport torch\n",
+        ),
+    ],
+)
+def test_program_beside_the_script_counts(found: str, header: str, command: str, text: str) -> None:
+    script = f"{HEAD}#SBATCH {header}\n{command}\n"
+    got = [f"{each.line}:{each.rule}" for each in check_batch_script(script, program(text))]
+    assert got == found.split()
+
+
+def test_program_is_read_beside_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job").write_text(f"{HEAD}#SBATCH --ntasks=4\nsrun python sub/train.py\n")
+    assert main(["lint", str(tmp_path / "job")]) == 0
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/train.py").write_text("import torch\n")
+    assert main(["lint", str(tmp_path / "job")]) == 1
+    assert ":4: copies-by-srun" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("job.py", "#!/bin/bash\n#SBATCH -c 4\necho\n", "batch"),
+        ("train", "#!/bin/bash\necho\n", "shell"),
+        ("train.txt", "#BSUB -n 4\n#BSUB -W 10\npython x.py\n", "batch"),
+        ("x.lsf", "#!/usr/bin/env python3\n#SBATCH -c 4\nprint()\n", "python batch"),
+        ("submit.py", "TEXT = '''\n#SBATCH -c 4\n'''\n", "python"),
+        ("a.sh", "echo\n", "shell"),
+        ("a", "print()\n", "python"),
+    ],
+)
+def test_kind_of_file_is_what_it_contains(tmp_path: Path, name: str, text: str, kind: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert _read(tmp_path / name).kind == kind
+
+
+def test_script_that_writes_batch_scripts_is_none(tmp_path: Path) -> None:
+    inner = "#!/bin/bash\n#SBATCH --cpu-per-task=4\npython train.py\n"
+    (tmp_path / "submit.sh").write_text(f"#!/bin/bash\ncat > job <<END\n{inner}END\nsbatch job\n")
+    assert main(["lint", str(tmp_path / "submit.sh")]) == 0
+
+
+@pytest.mark.parametrize("folder", ["there", "there/absent", "elsewhere/absent"])
+def test_only_a_folder_that_its_parent_lacks_is_missing(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "there").mkdir()
+    script = f"{HEAD}cd {tmp_path}/{folder}\npython train.py\n"
+    assert findings(script) == (["3:missing-folder"] if folder == "there/absent" else [])
+
+
+def test_large_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH -c 2\n" + "$(" * 5_000_000)
+    began = time.process_time()
+    assert main(["lint", str(tmp_path / "job.sh")]) == 2
+    assert time.process_time() - began < 2
+    assert "more than 4 MB" in capsys.readouterr().err
