@@ -42,6 +42,8 @@ ROOM: Final = 1.25
 LEAST_REQUEST_MIB: Final = 1024.0
 # More memory or time than this share of what was requested is no waste worth a word.
 MODEST: Final = 0.5
+# With more cores than this a job has several nodes, whether the text says so or not.
+LARGEST_NODE: Final = 128
 AT_LIMIT: Final = 0.95
 GPU_IDLE: Final = 0.005
 GPU_BUSY: Final = 0.5
@@ -402,7 +404,7 @@ def _memory_figure(job: JobFields) -> str:
 
 
 def _why_not_sized(job: JobFields) -> str:
-    if (job.nodes or 1) > 1:
+    if _may_be_several_nodes(job):
         return "; how it was spread over the nodes is not known, so no smaller request follows"
     if job.memory_counted == "LSF":
         return "; LSF may not count shared or mapped memory, so no smaller request follows"
@@ -413,10 +415,14 @@ def _why_not_sized(job: JobFields) -> str:
     return "; it did not run to its end, so no smaller request follows"
 
 
+def _may_be_several_nodes(job: JobFields) -> bool:
+    return job.nodes > 1 if job.nodes else (job.cores or 0) > LARGEST_NODE
+
+
 def _memory_request(job: JobFields) -> float | None:
     """A smaller request that is safe, in whole gibibytes; None where none follows."""
     used, asked = job.memory_mib, job.memory_asked_mib
-    if not used or not asked or not memory_is_counted(job) or (job.nodes or 1) > 1:
+    if not used or not asked or not memory_is_counted(job) or _may_be_several_nodes(job):
         return None
     if job.memory_counted in ("LSF", "mean", "virtual") or job.jobs:
         return None
@@ -555,7 +561,7 @@ def _request(job: JobFields, codes: set[str]) -> Request:
     if job.nodes_unused and job.nodes and job.nodes > job.nodes_unused and job.is_completed:
         nodes = job.nodes - job.nodes_unused
     memory = _memory_request(job) if "memory_oversized" in codes else None
-    if "out_of_memory" in codes and job.memory_asked_mib and (job.nodes or 1) == 1:
+    if "out_of_memory" in codes and job.memory_asked_mib and not _may_be_several_nodes(job):
         memory = ceil(1.5 * job.memory_asked_mib / 1024) * 1024.0
     limit = None
     idle = codes & {"almost_idle", "gpu_idle"}

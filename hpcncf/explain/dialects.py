@@ -128,6 +128,7 @@ _SAID: Final = _phrases(
     ),
     (r"(?:by|with|on|\() ?(?:Linux )?signal (\d{1,2})\b", _number("signal", 1)),
     (r"Exited with exit code (\d+)", _exit),
+    (r"Elapsed \(wall clock\) time \(h:mm:ss or m:ss\): (\S{4,20})", _ran_for),
     (r"\(return value (\d+)\)|with exit[- ]code (\d+)", _exit_of),
     (r"\b(TERM_(?:MEMLIMIT|RUNLIMIT|OWNER|ADMIN))\b", _word(3)),
     (
@@ -135,7 +136,8 @@ _SAID: Final = _phrases(
         _state("DONE"),
     ),
     (
-        r"oom[-_]kill event|Out Of Memory(?! \()|Exceeded job memory limit|oom[ -]killed",
+        r"oom[-_]kill event|Out Of Memory(?! \()|Exceeded job memory limit|oom[ -]killed"
+        r"|over (?:the |its )?(?:cgroup )?memory limit",
         _state("OUT_OF_MEMORY", 4),
     ),
     (
@@ -148,7 +150,8 @@ _SAID: Final = _phrases(
     (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT", _state("CANCELLED", 2)),
     (r"srun: error: .*Exited with exit code [1-9]", _state("FAILED", 0)),
     (
-        r"Job \S+ .{0,80}\b(Ended|Failed|COMPLETED|TIMEOUT|CANCELLED|OUT_OF_MEMORY|NODE_FAIL)\b",
+        r"Job\S* .{0,80}\b(Began|Ended|Failed|COMPLETED|TIMEOUT|CANCELLED|OUT_OF_MEMORY"
+        r"|NODE_FAIL)\b",
         _word(0),
     ),
     (
@@ -222,6 +225,7 @@ _HINTS: Final = (
         "ended",
         "elapsed",
         "preempt",
+        "began",
         "killed",
     ),
 )
@@ -271,17 +275,17 @@ INFERRED: Final = "the number of cores is CPU time / (run time x CPU efficiency)
 
 # The first whose mark is in the job's lines; a table names its source itself.
 _DIALECTS: Final = tuple(
-    (name, re.compile(mark, re.IGNORECASE))
+    (name, re.compile(mark, re.IGNORECASE | re.MULTILINE))
     for name, mark in (
         ("nn_seff", r"Job Wall-?time:\s+\d+(?:\.\d+)?%"),
         ("seff-array", r"Average CPU Utili[sz]ed"),
         ("seff", r"CPU Utili[sz]ed:|core-walltime|Cores per node:"),
         ("jobstats", r"Slurm Job Statistics|CPU utilization\s+\[|CPU utilization per node"),
         ("slurm-mail", r"Wallclock Accuracy"),
-        ("PBS", r"resources_used|Resource_List|NCPUs Requested|PBS Job Id|neednodes="),
+        ("PBS", r"resources_used|Resource_List|NCPUs Requested|PBS Job Id|cput=|\bpbs|[.-]pbs"),
         (
             "LSF",
-            r"CPU (?:average|peak) efficiency|Resource usage summary|CPU time used is|\bLSF\b"
+            r"CPU (?:average|peak) efficiency|Resource usage summary:\s*$|CPU time used is|\bLSF\b"
             r"|Turnaround time|TERM_[A-Z]+LIMIT|executed on host",
         ),
         ("Grid Engine", r"ru_wallclock|ru_utime|qname|Max vmem"),

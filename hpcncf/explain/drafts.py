@@ -41,6 +41,8 @@ class Drafts:
         self.current: Draft | None = None
         self.line = 0
         """The line that is read."""
+        self.of_request = False
+        """Whether the lines below a heading are what was requested."""
         self.nameless: dict[int, dict[str, Any]] = {}
         """Rows of tables without an id, by line: they belong to the job around them."""
 

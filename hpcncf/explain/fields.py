@@ -122,7 +122,7 @@ class JobFields:
 
 # States by scheduler, upper case. A word that is none of these is not a state.
 WAITING: Final = frozenset(
-    ("PENDING", "PEND", "PD", "QUEUED", "HELD", "WAITING", "IDLE", "PSUSP", "CONFIGURING")
+    ("PENDING", "PEND", "QUEUED", "HELD", "WAITING", "IDLE", "PSUSP", "CONFIGURING")
 )
 RUNNING: Final = frozenset(
     (
@@ -140,6 +140,7 @@ STOPPED: Final = frozenset(
 STATES: Final = WAITING | RUNNING | COMPLETED | OUT_OF_MEMORY | OUT_OF_TIME | FAILED | STOPPED
 # Short forms: squeue's, sacct's, and those that sacct cuts to ten letters.
 SHORT_STATES: Final[Mapping[str, str]] = {
+    "BEGAN": "RUNNING",
     "BF": "BOOT_FAIL",
     "CA": "CANCELLED",
     "CANCELED": "CANCELLED",
@@ -151,6 +152,7 @@ SHORT_STATES: Final[Mapping[str, str]] = {
     "NF": "NODE_FAIL",
     "OOM": "OUT_OF_MEMORY",
     "OUT_OF_ME": "OUT_OF_MEMORY",
+    "PD": "PENDING",
     "PR": "PREEMPTED",
     "R": "RUNNING",
     "SUCCESS": "COMPLETED",
@@ -234,9 +236,13 @@ _MEASURES: Final = ("efficiency", "eff", "utilization", "util", "utilized", "usa
 _MEANS: Final = ("", "avg ", "average ", "mean ", "overall ", "total ", "job ", "program ")
 _PEAKS: Final = ("max ", "maximum ", "peak ")
 _THERE: Final = (
-    ("nodes", "count", "nodes, node count"),
-    ("cores", "count", "cores, cpus, ncpus, cpu cores, processors, procs, slots"),
-    ("gpus", "count", "gpus, ngpus, gcds"),
+    ("nodes", "count", "nodes, node count, number of nodes"),
+    (
+        "cores",
+        "count",
+        "cores, cpus, ncpus, cpu cores, processors, procs, slots, number of cpus, number of cores",
+    ),
+    ("gpus", "count", "gpus, ngpus, gcds, number of gpus"),
     ("memory_asked_mib", "memory", "memory, mem, ram"),
     ("limit_s", "duration:s", "walltime, wall clock time, wall clock, time, run time"),
 )
@@ -414,8 +420,9 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
 # Columns that mean something else than the same words in a line.
 COLUMNS: Final[dict[str, list[Label]]] = _labels(
     ("id", "id", "job id raw, name"),
-    ("state", "state", "st"),
-    ("printed_efficiency", "share:%", "cpu"),
+    ("state", "state", "st, s"),
+    ("printed_efficiency", "share:%", "cpu, effic"),
+    ("cpu_s", "duration", "time use"),
     ("percent_used", "share", "percent used"),
     ("memory_mib", "memory:B!2", "max rss"),
     ("memory_asked_mib", "memory:M", "cpu mem"),

@@ -69,6 +69,7 @@ _TAG: Final = re.compile(
 _PREFIX: Final = re.compile(r"^(?:[ \t]*(?:>|#(?!SBATCH|BSUB|PBS|\$)|\*(?!\*\*)|//|[•·│┃])[ \t]?)+")
 # LSF breaks lines anywhere and begins their rest with 21 blanks; PBS with a tab.
 _LSF_FOLD: Final = re.compile(r"\n {21}(?=\S)")
+_MARKDOWN: Final = re.compile(r"`|(?<!\*)\*\*(?!\*)")
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _PBS_FOLD: Final = re.compile(r"(?<=[^\s:])\n\t(?=\S)")
 
@@ -89,6 +90,8 @@ def clean_lines(text: str) -> list[str]:
         text = re.sub(r"&#(\d{2,3});", lambda found: chr(int(found[1])), text, count=100_000)
     if _HTML.search(text):
         text = _TAG.sub("", _LINE_END.sub("\n", _CELL_END.sub("  ", text)))
+    if "`" in text or "**" in text:
+        text = _MARKDOWN.sub("", text)
     if "\n" + " " * 21 in text:
         text = _LSF_FOLD.sub("", text)
     tabbed = text.count("\n\t")
@@ -134,7 +137,7 @@ _ORDINARY: Final = frozenset(
 )
 _UNIT: Final = r"\s?\((%|[KMGT]?i?B|kbytes|s|sec|secs|seconds|min|minutes|h|hours)\)"
 _AFTER: Final = re.compile(rf"(?:{_UNIT}|\s?\([^()%\d\n]{{0,40}}\)|\s?\[[A-Za-z ]{{1,20}}\])?")
-_SEPARATOR: Final = re.compile(r"[ \t]*[.]*[ \t]*[:=]?[ \t]*[<\"'\[(>]?[ \t]*")
+_SEPARATOR: Final = re.compile(r"[ \t]*[.]*[ \t]*[:=|]?[ \t]*[<\"'\[(>]?[ \t]*")
 # What may be between a label and its share: a bar, a verb.
 _TOWARDS_SHARE: Final = re.compile(
     r"[\s:=\[|.>~<*_#█▏▎▍▌▋▊▉░▒▓–—-]{0,80}(?:(?:is|was|were|of|only|just|about|approximately"
@@ -180,7 +183,18 @@ _STEMS: Final = (
         "real",
     ),
     *("kill", "usr", "duration", "done", "success", "second", "bsub", "return", "terminat", "load"),
-    *("kern", "speicher", "zeit", "ffizien", "durée", "mémoire", "ram", "used"),
+    *(
+        "kern",
+        "speicher",
+        "zeit",
+        "ffizien",
+        "durée",
+        "mémoire",
+        "ram",
+        "used",
+        "resource",
+        "request",
+    ),
 )
 _ID: Final = re.compile(
     r"[<#\"']?(\d{1,12}(?:_\d{1,9}|_\[[^\]]{1,40}\]|\[\d{0,9}\]|\+\d{1,4})?)((?:\.[A-Za-z][\w-]*)*)"
@@ -204,6 +218,9 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
         if read > MOST_LABELLED:
             break
         drafts.line = number
+        if heading := _SECTION.match(line):  # `Resources requested:`, then `walltime=04:00:00`
+            drafts.of_request = bool(_ASKED.search(heading[0]))
+            continue
         _read_line(line, before, lines[number + 1 : number + 2], drafts, table, beginnings)
         dialects.read_phrases(line, drafts, is_rule(before, line))
         drafts.here().text.append(line)
@@ -288,7 +305,14 @@ def _take(
     assert separator
     at_begin = not line[:start].strip(" \t|-+:\"'")
     gap = separator[0]
-    firm = ":" in gap or "=" in gap or "<" in gap or (at_begin and len(gap) > 1) or "\t" in gap
+    firm = (
+        ":" in gap
+        or "=" in gap
+        or "<" in gap
+        or "|" in gap
+        or (at_begin and len(gap) > 1)
+        or "\t" in gap
+    )
     ordinary = key in _ORDINARY
     alone = separator.end() >= len(line)
     for row in rows:
@@ -392,6 +416,11 @@ def _subject(before: str) -> str:
 _ASKED: Final = re.compile(
     r"\b(?:request(?:ed)?|resource_list|limits?|asked|reserved|allocated)\b", re.I
 )
+_SECTION: Final = re.compile(
+    r"[\W_]*(?:resources?|job)?[ \t]*(?:requested|request|used|usage|limits?|allocated)"
+    r"[ \t]*:?[\W_]*$",
+    re.IGNORECASE,
+)
 _UNITS: Final = {"kbytes": "K", "kb": "K", "kib": "K", "mb": "M", "mib": "M", "gb": "G", "gib": "G"}
 _SECONDS: Final = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "min": 60.0, "minutes": 60.0}
 _OWN_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -406,7 +435,7 @@ def _see_value(
     if kind in ("id", "bare id"):
         return _see_id(line, at, row, drafts)
     if kind in ("used of time", "used of memory"):
-        asked = bool(_ASKED.search(line[:start]))
+        asked = "cput" not in line and bool(_ASKED.search(line[:start]) or drafts.of_request)
         if kind == "used of time":
             name, kind = ("limit_s" if asked else "elapsed_s"), "duration"
         else:
@@ -436,7 +465,7 @@ def _see_value(
             word = PBS_LETTERS[letter[1]]
         value = (word, at + len(word)) if word else None
     elif kind == "exit":
-        found = re.compile(r"(-?\d{1,5})(?::(\d{1,3}))?").match(line, at)
+        found = re.compile(r"(?:is |was )?(-?\d{1,5})(?::(\d{1,3}))?").match(line, at)
         if found:
             value = ((int(found[1]), int(found[2] or 0)), found.end())
     elif kind in ("tres", "select"):

@@ -200,6 +200,11 @@ def _table_at(lines: Sequence[str], number: int) -> Table | None:
         heads, cut = _split(line, ","), ","
     else:
         heads, cut = line.split(), " "
+        below = lines[number + 1] if number + 1 < len(lines) else ""
+        spans = [found.span() for found in re.finditer(r"-+", below)]
+        if _DASHES.match(below) and 1 < len(spans) < len(heads):
+            spans[-1] = (spans[-1][0], len(line))
+            heads = [line[start:end].strip() for start, end in spans]
     if len(heads) < 2 or sum(bool(re.search(r"\d{2}|^\d", head)) for head in heads) > 1:
         return None
     columns = [column(head) for head in heads]
@@ -207,7 +212,8 @@ def _table_at(lines: Sequence[str], number: int) -> Table | None:
     fields = {each.field for rows in columns for each in rows}
     has_id = "id" in fields
     telling = len(fields & _TELLING)
-    lacks = len(known) < 2 or not telling or len(known) * 2.5 < len(heads)
+    sparse = len(known) * 2.5 < len(heads) and not (has_id and telling >= 3)
+    lacks = len(known) < 2 or not telling or sparse
     if lacks and not set(heads) >= _LSF_STATES:
         return None
     if set(heads) >= _LSF_STATES:
@@ -271,7 +277,10 @@ def _cells(table: Table, line: str) -> list[str] | None:
     words = list(re.finditer(r"\S+", line))
     if len(words) == len(table.heads):
         return [word[0] for word in words]
-    if not words or len(words) > len(table.heads):
+    if len(words) > len(table.heads):  # the last cell may be a date
+        last = len(table.heads) - 1
+        return [*(word[0] for word in words[:last]), line[words[last].start() :].strip()]
+    if not words:
         return None
     cells = [""] * len(table.heads)
     for word in words:  # a cell is empty: each word belongs to the head it is under
@@ -308,7 +317,7 @@ def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[s
     left = list(lines)
     table: Table | None = None
     order: list[str] = []
-    blanks = tables = 0
+    blanks = tables = begun = 0
     rows: list[tuple[int, dict[str, Any], list[str]]] = []
     strange = headless = 0
     for number, line in enumerate(lines):
@@ -318,12 +327,13 @@ def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[s
             continue
         if not line.strip():
             blanks += 1
-            if blanks > (1 if table and table.dashed else 0):
+            first = bool(table) and number == begun + 1
+            if blanks > (1 if (table and table.dashed) or first else 0):
                 table = None
             continue
         header = _table_at(lines, number) if tables < MOST_TABLES else None
         if header:
-            table, blanks, tables = header, 0, tables + 1
+            table, blanks, tables, begun = header, 0, tables + 1, number
             left[number] = ""
             continue
         if _DASHES.match(line):
@@ -375,21 +385,22 @@ def _fits(table: Table, cells: Sequence[str]) -> bool:
 
 
 def _is_row(table: Table, cells: Sequence[str]) -> bool:
-    for rows, cell in zip(table.columns, cells, strict=True):
-        if rows and rows[0].field == "id" and cell and re.search(r"\d", cell):
-            return True
     values = [
-        bool(_cell(rows, cell))
+        (rows[0].field, _cell(rows, cell) is not None)
         for rows, cell in zip(table.columns, cells, strict=True)
         if rows and cell
     ]
+    right = sum(fits for _, fits in values)
     known = sum(bool(rows) for rows in table.columns)
-    return sum(values) >= min(2, known) and sum(values) * 2 > len(values)
+    if ("id", True) in values:
+        return right >= min(2, len(values))
+    return right >= min(2, known) and right * 2 > len(values)
 
 
 def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
     """Field -> value of the row; `raw` fields keep what their suffix says."""
     values: dict[str, Any] = {}
+    weights: dict[str, int] = {}
     for rows, cell, head in zip(table.columns, cells, table.heads, strict=True):
         if rows and rows[0].field == "id":
             values.setdefault("cell", cell)
@@ -398,8 +409,9 @@ def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
         found = _cell(rows, cell) if rows and cell else None
         if found:
             name, value = found
-            if name not in values:
-                values[name] = value
+            weight = max(row.weight for row in rows)
+            if name not in values or weight > weights[name]:
+                values[name], weights[name] = value, weight
             if name == "memory_asked_mib":
                 values["asked_per"] = cell
     heads = {head.lower() for head in table.heads}
@@ -485,7 +497,7 @@ def gather(rows: Sequence[tuple[int, dict[str, Any], list[str]]], drafts: Drafts
     last = ""
     for number, values, heads in rows:
         job_id = str(values.get("id", ""))
-        base, _, step = job_id.partition(".")
+        base, step = _step(job_id)
         if "CPUEff" in heads and last and "state" not in values:  # reportseff -g: a node's, a GPU's
             grouped[last].append((values | {"part": values.get("cell", "")}, heads))
         elif base:
@@ -517,9 +529,25 @@ _PLAIN: Final = (
         "tres",
         "memory_asked_mib",
         "cores_per_gpu",
+        "cores_per_node",
     ),
     *("core_walltime_s", "user_s", "system_s"),
 )
+
+
+# `batch`, `extern`, a number; cut by sacct: `bat+`.
+_STEP: Final = re.compile(r"\.(batch|extern|interactive|\d+|[a-z]{1,5}\+?)$")
+
+
+def _step(job_id: str) -> tuple[str, str]:
+    """The job and its step: of `123.batch`, but not of PBS's `7712.server`."""
+    found = _STEP.search(job_id)
+    cut = "batch extern interactive"
+    if not found or not (
+        found[1].isdecimal() or any(x.startswith(found[1].rstrip("+")) for x in cut.split())
+    ):
+        return job_id, ""
+    return job_id[: found.start()], found[1]
 
 
 def see_nameless(values: Mapping[str, Any], drafts: Drafts) -> None:
