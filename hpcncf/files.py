@@ -72,7 +72,7 @@ def is_shared(folder: Path, group: int) -> bool:
 
 
 def set_shared_mode(descriptor: int, folder: Path) -> None:
-    """Set a new file's mode: by the umask, and for the group as well in a shared folder."""
+    """Set a new file's mode by the umask, and for the group, too, in a shared folder."""
     mode = 0o666 & ~current_umask()
     if is_shared(folder, os.fstat(descriptor).st_gid):
         mode |= stat.S_IRGRP | stat.S_IWGRP
@@ -80,7 +80,7 @@ def set_shared_mode(descriptor: int, folder: Path) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor to lock. Reading rights are enough for another user's file, except on NFS."""
+    """Open a file for locking; read access suffices for another user's file, except on NFS."""
     try:
         return os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def open_lock(path: Path) -> int:
 
 
 def current_umask() -> int:
-    """The umask can only be read by setting it, which two threads must not do at once."""
+    """The process's umask, which can only be read by setting it: guarded against other threads."""
     with UMASK_LOCK:
         mask = os.umask(0o022)
         os.umask(mask)

@@ -14,7 +14,7 @@ ATTEMPT: Final = re.compile(r"attempt-[1-9]\d{0,5}")
 
 
 class _Inside:
-    """A path of this name below an object's `folder`."""
+    """Descriptor: the path of this name inside an object's `folder`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -51,11 +51,11 @@ class AttemptPaths:
         return self.folder / f"node-{index}.json"
 
     def log(self, rank: int) -> Path:
-        """The output of a rank started locally; under Slurm, logs are submitit's."""
+        """Output of a rank that was started locally; under Slurm, logs are submitit's."""
         return self.folder / f"rank-{rank}.log"
 
     def trace(self, rank: int) -> Path:
-        """Steps recorded by torch's profiler."""
+        """Trace of steps recorded by torch's profiler."""
         return self.folder / f"trace-{rank}.json.gz"
 
     def flame_graph(self, rank: int) -> Path:
@@ -65,7 +65,7 @@ class AttemptPaths:
     """Where a user's own program may write files."""
 
     def probe(self, rank: int) -> Path:
-        """Where the probe inside a rank's program writes, until the rank's record holds it."""
+        """File that the probe inside a rank's program writes until the record contains it."""
         return self.folder / "probe" / str(rank)
 
     trial = _Inside("trial.json")
@@ -78,7 +78,7 @@ class AttemptPaths:
         return set()
 
     def rank_records(self, names: set[str] | None = None) -> list[Path]:
-        """By rank; `names`: the folder's `file_names`, if they are known already."""
+        """Paths of rank records by rank; `names` are the folder's `file_names`, if known."""
         return self._numbered("rank", self.file_names() if names is None else names)
 
     def recorded_ranks(self) -> set[int]:
@@ -127,7 +127,7 @@ class RunPaths:
         return AttemptPaths(self.folder / f"attempt-{number}")
 
     def attempts(self) -> list[AttemptPaths]:
-        """Oldest first; the first is number 1."""
+        """Attempts, the oldest first; the first has number 1."""
         return [self.attempt(number) for number in sorted(self._numbers())]
 
     def _numbers(self) -> Iterator[int]:

@@ -23,7 +23,7 @@ POLL_S: Final = 0.2
 
 
 def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState]:
-    """Cancel the runs that are under way; returns their states before.
+    """Cancel the runs that are active; return their states before.
 
     Raises HpcncfError if Slurm refuses.
     """
@@ -47,7 +47,7 @@ def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState
 def _slurm_jobs(
     paths: ResultPaths, states: Sequence[RunState], cancelled_states: Sequence[RunState]
 ) -> list[str]:
-    """Jobs that have no run left; a task of several runs skips a cancelled one.
+    """Slurm jobs whose runs are all cancelled; a task of several runs skips a cancelled one.
 
     The report job of a submission is cancelled with its last run.
     """
@@ -70,7 +70,7 @@ def _slurm_jobs(
 
 
 def _end_local_processes(paths: ResultPaths, states: Sequence[RunState]) -> None:
-    """The local queue reads the cancellation and ends its ranks; other processes get SIGTERM.
+    """Send SIGTERM to local processes, except queues, which read the cancellation themselves.
 
     A queue that does not react is killed with all its processes.
     """

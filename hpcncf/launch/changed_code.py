@@ -22,7 +22,7 @@ DONE: Final = ("completed", "running")
 
 @dataclass(frozen=True)
 class Renewed:
-    """A plan whose commands bear the code that they would run now."""
+    """A plan whose commands are identified by the code that they would run now."""
 
     plan: Plan
     changed: int
@@ -70,7 +70,7 @@ def _done(paths: ResultPaths, plan: Plan, old: Mapping[str, Run], all_queued: bo
 
 
 class _CommandCodes:
-    """Hashes of commands' code; of thousands of runs most name the same files."""
+    """Cache of the hashes of commands' code; thousands of runs mostly name the same files."""
 
     def __init__(self) -> None:
         self.unfollowed: list[str] = []

@@ -80,7 +80,7 @@ class Future:
         cancel(paths, plan, plan.runs)
 
     def _plan(self) -> tuple[ResultPaths, Plan]:
-        """With this run alone."""
+        """The results folder and its plan, reduced to this run."""
         paths = ResultPaths(self.results)
         plan = read_plan(paths)
         own = [run for run in plan.runs if run.id == self.id]
@@ -92,7 +92,7 @@ class Future:
         return status.states(*self._plan(), ask)[0]
 
     def _read(self, now: RunState) -> tuple[bool, Any] | None:
-        """(True, the value) or (False, the traceback)."""
+        """(True, value) or (False, traceback); None if the run left neither."""
         if now.attempt is None:
             return None
         path = ResultPaths(self.results).run(self.id).attempt(now.attempt).output / RESULT

@@ -19,7 +19,7 @@ from hpcncf.worker.unpicklable import global_names, nested_codes
 
 @dataclass
 class FunctionCode:
-    """What a function's result depends on, as far as its user wrote it."""
+    """The code written by the user that a function's result depends on."""
 
     sha256: str
     unfollowed: list[str] = field(default_factory=list)
@@ -27,8 +27,7 @@ class FunctionCode:
 
 
 def hash_function(function: Callable[..., Any]) -> FunctionCode:
-    """One number for a function's own code, the values and functions that it refers to, and the
-    content of the user's modules that it imports.
+    """Hash a function's code, the values it refers to, and the user's modules that it imports.
 
     The place of a function in its file, comments and dates are no part of it.
     """
@@ -40,7 +39,7 @@ def hash_function(function: Callable[..., Any]) -> FunctionCode:
 
 
 class _References:
-    """Hashes of values in which functions and classes count by their code."""
+    """Hashes of values; functions and classes count by their code."""
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
@@ -76,7 +75,10 @@ class _References:
         return file.getvalue()
 
     def describe_reference(self, value: Any) -> tuple[Any, ...] | None:
-        """A module, function or class by its code, a set without its order; None: by its value."""
+        """Describe a module, function or class by its code, and a set without its order.
+
+        None for anything else: it counts by its value.
+        """
         if isinstance(value, types.ModuleType):
             self.modules.add(value.__name__)
             return ("module", value.__name__)
@@ -140,7 +142,7 @@ class _References:
             yield (name, value)
 
     def _code_parts(self, code: types.CodeType) -> Iterator[Any]:
-        """Without the file's name, line numbers and tables of both."""
+        """Parts of a code object, without file name, line numbers and their tables."""
         yield from (code.co_name, code.co_code, code.co_names, code.co_varnames)
         yield from (code.co_freevars, code.co_cellvars, code.co_flags)
         yield from (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
@@ -158,7 +160,7 @@ class _ByCode(pickle.Pickler):
 
 
 def function_parts(function: types.FunctionType) -> Iterator[Any]:
-    """Its code, and every value that the code can reach by name."""
+    """The function's code, and every value that the code can reach by name."""
     yield function.__code__
     yield (function.__defaults__, function.__kwdefaults__)
     for cell in function.__closure__ or ():
@@ -177,7 +179,7 @@ def function_parts(function: types.FunctionType) -> Iterator[Any]:
 
 
 def global_modules(function: types.FunctionType) -> set[str]:
-    """Modules that it reaches as `package.module`, from a global name on."""
+    """Modules that the function reaches through an attribute, as in `package.module`."""
     names = {name for part in nested_codes(function.__code__) for name in part.co_names}
     found, new = (
         set[str](),

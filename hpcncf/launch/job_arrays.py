@@ -32,7 +32,7 @@ USUAL_ARRAY: Final = 1001
 
 @dataclass(frozen=True)
 class Quota:
-    """How many array elements fit. Each of them counts as a job."""
+    """Number of array elements that Slurm still accepts; each of them counts as a job."""
 
     array: int = USUAL_ARRAY
     """Most elements of one array."""
@@ -43,7 +43,7 @@ class Quota:
 
 
 def query_quota() -> Quota:
-    """Ask this cluster; an unanswered question sets no limit."""
+    """Ask this cluster for its quota; an unanswered question sets no limit."""
     config = parse_config(run_query(["scontrol", "show", "config"], []))
     array = max(int(config.get("MaxArraySize", USUAL_ARRAY)), 1)  # 0 forbids arrays; 1 is no array
     if "MaxJobCount" not in config:
@@ -57,7 +57,7 @@ def query_quota() -> Quota:
 
 
 def query_queued(ids: Sequence[str]) -> set[str] | None:
-    """The jobs of these that are in the queue; None if Slurm cannot be asked."""
+    """The jobs among these that are in the queue; None if Slurm cannot be asked."""
     problems = list[str]()
     text = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
     return None if problems else set(text.split()) & set(ids)
@@ -71,7 +71,7 @@ class NoRoom(HpcncfError):
 
 
 def build_tasks(runs: Sequence[Run]) -> list[Task]:
-    """Runs of equal resources share tasks, `runs_per_task` packs each; order is kept."""
+    """Distribute runs of equal resources over tasks of `runs_per_task` packs; order is kept."""
     position = {run.id: number for number, run in enumerate(runs)}
     tasks = [
         list(chain.from_iterable(packs))
@@ -109,7 +109,7 @@ def send_while_room(tasks: Sequence[Task], quota: Quota, send: Callable[[list[Ta
 
 
 def runs_per_task(runs: Sequence[Run], room: int) -> int | None:
-    """The fewest packs per task with which the runs fit into `room` tasks; None: they never do."""
+    """The fewest packs per task with which the runs fit into `room` tasks; None if none do."""
     sizes = [len(packs) for packs in packs_by_resources(runs)]
     if len(sizes) > room:
         return None

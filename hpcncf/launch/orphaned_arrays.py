@@ -32,7 +32,7 @@ def recover_arrays(paths: ResultPaths) -> None:
 
 
 def _broken_submissions(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
-    """This user's submissions from this machine whose process was killed while sending."""
+    """Submissions from this machine whose process was killed while it was submitting."""
     if not any(submission.sending for submission in read_submissions(paths).submissions):
         return
     for file in files(paths):
@@ -70,7 +70,7 @@ def _orphans(paths: ResultPaths) -> list[str]:
 
 
 def _complete_jobs(paths: ResultPaths, array: str, tasks: list[list[str]]) -> list[SubmittedJob]:
-    """The array's jobs if submitit's file for each task exists, else none."""
+    """The array's jobs if submitit's file for each task exists; otherwise none."""
     names = [f"{array}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [array]
     logs = paths.submitit(user())
     complete = all((logs / f"{job}_submitted.pkl").exists() for job in names)

@@ -28,7 +28,7 @@ MAX_ESCALATION: Final = 8
 
 @dataclass(frozen=True)
 class RequestChange:
-    """Request of one or several runs, before and after."""
+    """The request of one or several runs, before and after."""
 
     key: Key
     before: float
@@ -41,7 +41,7 @@ class RequestChange:
 def escalate(
     paths: ResultPaths, job: JobSpec, refusal: Callable[[Resources], str | None]
 ) -> tuple[Plan, Mapping[RequestChange, list[str]]]:
-    """Double the request of runs that ran out; returns the new plan and the runs of each change.
+    """Double the request of runs that ran out of it; return the new plan and all changes.
 
     `refusal` returns why the cluster would not take some resources.
     """
@@ -85,7 +85,7 @@ def ran_out_of(state: RunState) -> Key | None:
 def enlarged(
     run: Run, key: Key, job: JobSpec, refusal: Callable[[Resources], str | None]
 ) -> RequestChange:
-    """Twice the request, or why not."""
+    """Twice the request, or the reason why it cannot grow."""
     in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
     after = min(before * FACTOR, in_job_file * MAX_ESCALATION)
@@ -99,7 +99,7 @@ def enlarged(
 
 
 def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
-    """The results' plan with these `key=value` settings in every run that will be submitted.
+    """Apply `key=value` settings to every run of the plan that will be submitted.
 
     Raises UsageError for a setting that would make it a different run.
     """

@@ -27,7 +27,7 @@ LEFT_OUT: Final = frozenset({".git", "__pycache__", ".mypy_cache", ".pytest_cach
 
 @dataclass(frozen=True)
 class _Tree:
-    """Names relative to the root."""
+    """Files and links of a folder; names are relative to its root."""
 
     root: Path
     copied: list[Path]
@@ -36,7 +36,7 @@ class _Tree:
 
 
 def snapshot_code(paths: ResultPaths, job: JobSpec, runs: list[Run], retry: bool) -> list[Run]:
-    """The runs, each with its program's folder in a copy below `paths.snapshots`.
+    """Copy the programs' folders below `paths.snapshots` and let the runs use the copies.
 
     With `retry`, a run that has a copy keeps it. Raises UsageError if a folder is too large.
     """
@@ -55,7 +55,7 @@ def snapshot_code(paths: ResultPaths, job: JobSpec, runs: list[Run], retry: bool
 
 
 def remove_unused(paths: ResultPaths, runs: list[Run]) -> None:
-    """Delete copies that no run of the plan has."""
+    """Delete copies that no run of the plan uses."""
     if not paths.snapshots.is_dir():
         return
     used = {
@@ -69,7 +69,7 @@ def remove_unused(paths: ResultPaths, runs: list[Run]) -> None:
 
 
 def _copy(folder: Path, paths: ResultPaths) -> Path:
-    """The folder's place in the copy. Equal contents share one copy."""
+    """Copy a folder unless an equal copy exists, and return its place in the copy."""
     if not folder.is_dir():
         raise UsageError(f"workload.folder: {folder}: no such folder")
     top = git_text(folder, "rev-parse", "--show-toplevel")
@@ -106,7 +106,7 @@ def _copy(folder: Path, paths: ResultPaths) -> Path:
 
 
 def _tracked(root: Path, paths: ResultPaths) -> _Tree:
-    """Files that git tracks, or does not ignore, as they are now; links to the ignored ones."""
+    """Files that git tracks or does not ignore, as they are now, and links to ignored ones."""
     root = root.resolve()
 
     def listed(*options: str) -> list[Path]:
@@ -139,14 +139,14 @@ def _plain(root: Path, paths: ResultPaths) -> _Tree:
 
 
 def _is_left_out(root: Path, name: Path, paths: ResultPaths) -> bool:
-    """Caches, and the results themselves with all that is in or around them."""
+    """Whether the path is a cache, or belongs to the results."""
     results, path = paths.folder.resolve(), root / name
     inside = path.is_relative_to(results) or results.is_relative_to(path)
     return inside or not LEFT_OUT.isdisjoint(name.parts)
 
 
 def _digest(tree: _Tree) -> str:
-    """One number for names, contents and the places of links."""
+    """Hash of names, contents and link targets."""
     digest = hashlib.sha256(os.fsencode(tree.root))
     for name in tree.copied:
         content = (tree.root / name).read_bytes()

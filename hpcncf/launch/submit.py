@@ -41,7 +41,7 @@ unknown, so that it may be queued or running; Slurm has no room for more jobs no
 
 @dataclass(frozen=True)
 class NotSubmitted:
-    """A run that was not submitted, and why."""
+    """A run that was not submitted, with the reason."""
 
     run: Run
     why: Why
@@ -94,8 +94,10 @@ def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
-    """Check before anything is written. Raises UsageError if no run could run, DataError if data is
-    damaged."""
+    """Check a submission before anything is written.
+
+    Raises UsageError if no run could run, DataError if data is damaged.
+    """
     refused = find_refusals(runs, cluster, limits, some=True)
     check_data([run for run in runs if run.id not in refused])
 
@@ -138,7 +140,7 @@ def submit(
     without: Collection[str] = (),
     retry: bool = False,
 ) -> Launched:
-    """Submit the runs of the plan that nothing works at; completed runs only if `again`.
+    """Submit the runs of the plan that are not active; completed runs only if `again`.
 
     Runs of unknown state are not submitted unless `force`, runs in `without` never. With `retry`
     they run the code of their last submission, if that was copied. Raises
@@ -192,7 +194,7 @@ def submit(
 def not_submittable(
     states: list[RunState], again: Collection[str] = (), force: bool = False
 ) -> list[NotSubmitted]:
-    """Runs that need no submission, or may not have one, by their states.
+    """Runs that need no submission, or must not have one, by their states.
 
     `again`: runs to submit although they are complete. `force`: also submit runs of unknown state.
     Squeue is asked for the jobs of these; a run whose job it no longer lists can be submitted.
@@ -258,7 +260,7 @@ def find_warnings(runs: list[Run], cluster: Cluster, limits: Limits | None = Non
 
 
 def describe_refusals(refused: dict[str, str]) -> list[str]:
-    """A line for each reason, not for each of thousands of runs."""
+    """One line for each reason, however many runs it concerns."""
     runs: dict[str, list[str]] = {}
     for run_id, reason in refused.items():
         runs.setdefault(reason, []).append(run_id)

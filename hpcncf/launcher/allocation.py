@@ -20,7 +20,7 @@ NODE_CPUS: Final = "SLURM_CPUS_ON_NODE"
 
 @dataclass(frozen=True)
 class BatchSystem:
-    """A batch system, the variable that shows a job of it, and the reader of its cores."""
+    """A batch system: the variable that identifies its jobs, and the function that reads cores."""
 
     name: str
     job_variable: str
@@ -77,7 +77,7 @@ def batch_system(env: Mapping[str, str] = os.environ) -> BatchSystem | None:
 
 
 def _lsf(env: Mapping[str, str], host: str) -> float | None:
-    """CPUs of the affinity file, if the job asked for affinity[...]; else slots."""
+    """CPUs of the affinity file if the job requested affinity[...]; otherwise slots."""
     lines = _lines(env.get("LSB_AFFINITY_HOSTFILE"))
     cpus = {
         cpu
@@ -96,7 +96,7 @@ def _lsf(env: Mapping[str, str], host: str) -> float | None:
 
 
 def _pbs(env: Mapping[str, str], host: str) -> float | None:
-    """The largest of what PBS shows of a job's CPUs on this host.
+    """The largest figure that PBS reports for the job's CPUs on this host.
 
     Torque writes a line for each CPU into the node file; PBS Professional and OpenPBS write one
     for each MPI process, and the first chunk's CPUs (or its `ompthreads`) into NCPUS.
@@ -117,13 +117,13 @@ def _grid_engine(env: Mapping[str, str], host: str) -> float | None:
 
 
 def _oar(env: Mapping[str, str], host: str) -> float | None:
-    """A line for each core that was reserved, with its host."""
+    """Cores reserved on this host; OAR's node file has one line for each core."""
     hosts = [words[0] for words in _lines(env.get("OAR_NODEFILE") or env.get("OAR_NODE_FILE"))]
     return float(sum(_same_host(name, host) for name in hosts)) or None
 
 
 def _condor(env: Mapping[str, str], _host: str) -> float | None:
-    """`Cpus` of the slot that runs the job."""
+    """`Cpus` of the HTCondor slot that runs the job."""
     for words in _lines(env.get("_CONDOR_MACHINE_AD")):
         if words[:2] == ["Cpus", "="] and len(words) > 2:
             return _number(words[2])
@@ -131,7 +131,7 @@ def _condor(env: Mapping[str, str], _host: str) -> float | None:
 
 
 def _flux(env: Mapping[str, str], host: str) -> float | None:
-    """No variable has it: `flux job info` prints the job's resource set."""
+    """Cores from `flux job info`, because Flux sets no variable."""
     command = ["flux", "job", "info", env["FLUX_JOB_ID"], "R"]
     with suppress(OSError, subprocess.SubprocessError):
         found = subprocess.check_output(
@@ -161,7 +161,7 @@ def flux_cores(resource_set: str, host: str) -> float | None:
 
 
 def _lines(path: str | None) -> list[list[str]]:
-    """The words of each line that has any; none if there is no such file."""
+    """Words of every non-empty line of the file; none without the file."""
     with suppress(OSError):
         if path:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -170,7 +170,7 @@ def _lines(path: str | None) -> list[list[str]]:
 
 
 def _same_host(name: str, host: str) -> bool:
-    """Batch systems write full or short names, and kernels have either."""
+    """Whether two host names mean the same host; either may be short or fully qualified."""
     return name.partition(".")[0].lower() == host.partition(".")[0].lower()
 
 

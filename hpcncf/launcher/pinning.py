@@ -24,7 +24,7 @@ BINDING: Final = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def shares(
     how: How, masks: Sequence[Sequence[int]], each: int, found: Sequence[Core]
 ) -> list[list[int]]:
-    """The CPUs of each rank, by local rank: `each` of them, every one on a core of its own.
+    """CPUs of each rank by local rank, one CPU per core as far as possible.
 
     `masks`: what each rank may use; `found`: the cores of all these CPUs. With `numa` a rank's
     cores are of one NUMA node, and the ranks spread over the nodes. Raises HpcncfError where there

@@ -80,7 +80,7 @@ def resolved(host: str) -> str:
 
 
 def source_address(address: str) -> str:
-    """The address of this host from which it would talk to that one. Sends nothing."""
+    """This host's address for traffic to another host; sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -94,7 +94,7 @@ def source_address(address: str) -> str:
 
 
 def choose_interface(address: str, env: MutableMapping[str, str] = os.environ) -> None:
-    """Have gloo and NCCL use the interface that leads to rank 0; whoever set one is obeyed.
+    """Have gloo and NCCL use the interface towards rank 0, unless the user chose one.
 
     Left to itself gloo takes what the host's own name resolves to. NCCL knows better ones than
     loopback. Raises UsageError where the one that was set is not there.
@@ -116,7 +116,7 @@ def choose_interface(address: str, env: MutableMapping[str, str] = os.environ) -
 
 
 def listening(address: str, ports: Sequence[int]) -> socket.socket:
-    """A socket on the first of the ports that is free, on this address alone; port 0: any."""
+    """A socket on the first free port, bound to this address only; port 0 means any."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in ports:
         ours = socket.socket(family, socket.SOCK_STREAM)
@@ -135,7 +135,7 @@ def listening(address: str, ports: Sequence[int]) -> socket.socket:
 
 
 def host_others(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
-    """Send each of the other ranks the store's port, in a thread, until all have it."""
+    """Send the store's port to every other rank, in a thread, until all have it."""
 
     def answer_guests() -> None:
         left = others
@@ -159,7 +159,7 @@ def _answer_guest(guest: socket.socket, meeting: Meeting, port: int) -> bool:
 
 
 def found_store(meeting: Meeting, address: str, timeout_s: float) -> int:
-    """The store's port, as soon as rank 0 sends it. Raises HpcncfError if it never does."""
+    """Wait for the store's port from rank 0. Raises HpcncfError if it never comes."""
     deadline = time.monotonic() + timeout_s
     strangers: set[int] = set()
     for port in itertools.cycle(meeting.ports):
@@ -183,7 +183,7 @@ def found_store(meeting: Meeting, address: str, timeout_s: float) -> int:
 
 
 def _ask(meeting: Meeting, address: str, port: int) -> int:
-    """The store's port, 0 where a stranger answers."""
+    """The store's port; 0 if the peer does not know this launch's token."""
     with socket.create_connection((address, port), timeout=ANSWER_S) as asking:
         asking.sendall(meeting.asked)
         line = _line(asking)
@@ -195,7 +195,7 @@ def _ask(meeting: Meeting, address: str, port: int) -> int:
 
 
 def _line(connection: socket.socket) -> bytes:
-    """What is said up to the line's end; no more than a line of ours may be long."""
+    """Read one line, limited to the length of our own lines."""
     said = b""
     deadline = time.monotonic() + ANSWER_S
     while not said.endswith(b"\n") and len(said) < LONGEST and time.monotonic() < deadline:

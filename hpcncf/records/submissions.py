@@ -55,7 +55,7 @@ NO_ROOM: Final = "Slurm had no room for more then: submit again when jobs have e
 
 
 class SubmittedJob(RecordPart):
-    """One local queue, or one element of a Slurm array, and the runs it works at."""
+    """One local queue or one element of a Slurm array, with the runs it processes."""
 
     id: SlurmJobId
     """Slurm's `123_4`, or the process id on `host`."""
@@ -71,7 +71,10 @@ class SubmittedJob(RecordPart):
 
 
 class Submission(Record):
-    """Written before anything is sent, and again after: a submission that broke off is known."""
+    """Record of one submission, written before anything is sent and again afterwards.
+
+    Written twice, it shows a submission that was interrupted.
+    """
 
     kind: Literal["submission"] = "submission"
     cluster: Cluster
@@ -121,14 +124,14 @@ class Submission(Record):
         return not is_same_process(self.submitter_pid, self.submitter_started)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, but the copy looks its own jobs up."""
+        """Copy as pydantic does, with fresh lookup tables for the copy's jobs."""
         copy = super().model_copy(update=update, deep=deep)
         copy.__dict__.pop("_job_of", None)
         return copy
 
 
 class Cancellation(Record):
-    """Runs that somebody cancelled. The local queue looks for these while it works."""
+    """Record of runs that a user cancelled; the local queue reads it while it works."""
 
     kind: Literal["cancellation"] = "cancellation"
     user: str
@@ -146,7 +149,7 @@ class Cancellation(Record):
 
 @dataclass(frozen=True)
 class Submitted:
-    """All that a results folder knows of its submissions, oldest first."""
+    """Everything a results folder contains about its submissions, the oldest first."""
 
     submissions: list[Submission]
     cancellations: list[Cancellation]
@@ -172,23 +175,26 @@ class Submitted:
         return found
 
     def last(self, run_id: str) -> Submission | None:
-        """The run's last; where that broke off before it had a job for it, the last that had one:
-        Slurm may have that job yet."""
+        """The run's last submission that had a job for it, or else the last one.
+
+        An interrupted submission has no job yet, and Slurm may still hold the job of the one
+        before.
+        """
         return self._last.get(run_id)
 
     def holding(self, job_id: str | None) -> Submission | None:
-        """The submission that Slurm's job is of."""
+        """The submission that the Slurm job belongs to."""
         held = (one for one in self.submissions if any(job.id == job_id for job in one.jobs))
         return next(held, None)
 
     def cancelled(self, run_id: str, submitted_at: str) -> Cancellation | None:
-        """The last cancellation of the run that is meant for its submission of then."""
+        """The run's last cancellation that applies to its current submission."""
         meant = (one for one in self._cancelled.get(run_id, []) if one.meant_for(submitted_at))
         return max(meant, key=lambda one: one.cancelled_at, default=None)
 
     @cached_property
     def refused(self) -> dict[str, str]:
-        """Why runs were left out, of those not sent since."""
+        """Reasons why runs were left out, unless they have been submitted since."""
         refused: dict[str, str] = {}
         for one in self.submissions:
             refused = {run: why for run, why in refused.items() if run not in one.runs}
@@ -196,7 +202,10 @@ class Submitted:
         return refused
 
     def unsent(self, again: bool = False) -> set[str]:
-        """Runs that Slurm had no room for, not sent since; all, or those asked for `again`."""
+        """Runs for which Slurm had no room and that were not submitted since.
+
+        All of them, or only those requested with `again`.
+        """
         unsent: set[str] = set()
         for one in self.submissions:
             unsent = unsent.difference(one.runs).union(one.left if one.again or not again else [])
@@ -204,7 +213,7 @@ class Submitted:
 
 
 def user() -> str:
-    """The user's name as Slurm has it: by the number, whatever $LOGNAME holds."""
+    """The user's name in Slurm: looked up by number, whatever $LOGNAME says."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -242,7 +251,7 @@ def begin(
 
 
 def cancel(paths: ResultPaths, runs: list[str]) -> Path:
-    """Leave word that these runs shall not run (any more); returns its file."""
+    """Record that these runs must not run (any more), and return the file."""
     cancellation = Cancellation(
         user=user(),
         host=os.uname().nodename,
@@ -272,7 +281,7 @@ def read_submissions(paths: ResultPaths) -> Submitted:
 
 
 def files(paths: ResultPaths, cancelled: bool = False) -> list[Path]:
-    """Those of submissions, or of cancellations."""
+    """Files of submissions, or of cancellations."""
     found = paths.submissions.glob("[!.]*.json")
     return sorted(path for path in found if path.name.endswith(CANCELLED) is cancelled)
 

@@ -43,7 +43,7 @@ class UserCode:
     """Places, in words, whose code could not be found without running them."""
 
     def sha256(self) -> str | None:
-        """One number for all of it; None if there is none."""
+        """One hash of all files; None without any."""
         if not self.digests:
             return None
         text = "".join(f"{name}\0{digest}\0" for name, digest in sorted(self.digests.items()))
@@ -53,8 +53,7 @@ class UserCode:
 def hash_command_code(
     words: Sequence[str], folder: Path, settings: Sequence[str] = SETTINGS
 ) -> UserCode:
-    """The code of a command that starts in `folder`: scripts, modules and settings that its words
-    name, and what they import."""
+    """Hash the code of a command: its scripts, modules, settings, and what they import."""
     found = _Followed(_search_path(folder), folder)
     for kind, name in name_command_code(words, settings):
         found.add_program(name) if kind == "module" else found.add_script(name)
@@ -64,7 +63,7 @@ def hash_command_code(
 def name_command_code(
     words: Sequence[str], settings: Sequence[str] = SETTINGS
 ) -> list[tuple[Literal["module", "script"], str]]:
-    """The words of a command that name code or settings."""
+    """Words of a command that name code or settings."""
     words = [part for word in words for part in _split(word)]
     found: list[tuple[Literal["module", "script"], str]] = []
     for before, word in zip(["", *words], words, strict=False):
@@ -77,7 +76,7 @@ def name_command_code(
 
 
 def hash_modules(names: Iterable[str]) -> UserCode:
-    """The code of this process's modules with these names, and of what they import."""
+    """Hash the code of this process's modules with these names, and of what they import."""
     found = _Followed([each or str(Path.cwd()) for each in sys.path], Path.cwd(), sys.modules)
     for name in names:
         found.add_module(name)
@@ -102,7 +101,7 @@ def _library_folders() -> tuple[str, ...]:
 
 
 def _split(word: str) -> list[str]:
-    """A line for a shell is several words."""
+    """Words of a command; a word that is a shell line is split into several."""
     try:
         parts = shlex.split(word, comments=True) if any(c.isspace() for c in word) else [word]
     except ValueError:
@@ -116,7 +115,7 @@ def _search_path(folder: Path) -> list[str]:
 
 
 class _Followed:
-    """What has been found so far; a file is read once."""
+    """Files found so far; each is read once."""
 
     def __init__(
         self, path: Sequence[str], folder: Path, loaded: Mapping[str, ModuleType] | None = None
@@ -129,7 +128,7 @@ class _Followed:
         importlib.invalidate_caches()  # a module may have been written a moment ago
 
     def add_script(self, name: str) -> None:
-        """A file, by its path from the folder in which the command starts."""
+        """Add a file, named by its path from the folder in which the command starts."""
         path = self._folder / name
         if path.is_file() and name not in self._seen:
             self._seen.add(name)
@@ -138,12 +137,12 @@ class _Followed:
             self._add_file(name, path, package="")
 
     def add_program(self, name: str) -> None:
-        """What `python -m NAME` runs."""
+        """Add the module that `python -m NAME` runs."""
         self.add_module(name)
         self.add_module(f"{name}.__main__")
 
     def add_module(self, name: str) -> None:
-        """A module and the packages that hold it; nothing if it is no user's."""
+        """Add a module and its packages, unless it is installed rather than the user's."""
         path: Sequence[str] | None = self._path
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
@@ -237,7 +236,7 @@ class _Followed:
             self._leave(f"{path}:{node.lineno}: imports a module whose name is computed")
 
     def _add_named_file(self, path: Path, text: str) -> None:
-        """A script that the code names, and perhaps starts."""
+        """Add a script whose name the code contains and which it may start."""
         if not text.endswith(CODE) or len(text) > 200 or "\n" in text or "\0" in text:
             return
         for folder in (self._folder, path.parent):
@@ -252,7 +251,7 @@ class _Followed:
 
 
 def _absolute(package: str, level: int, name: str | None) -> str:
-    """The module's full name, of `from ..name import` with two dots as `level`."""
+    """Full name of the module in `from ..name import`, where two dots are `level` 2."""
     if not level:
         return name or ""
     parts = package.split(".")
@@ -261,7 +260,7 @@ def _absolute(package: str, level: int, name: str | None) -> str:
 
 
 def without_comments(source: bytes) -> bytes:
-    """Python source without comments and blank lines; as it is, if it cannot be read."""
+    """Python source without comments and blank lines; unchanged if it cannot be parsed."""
     comments: dict[int, int] = {}
     blank: set[int] = set()
     try:

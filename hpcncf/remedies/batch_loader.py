@@ -77,12 +77,12 @@ class BatchLoader(IterableDataset[Any]):
         """Epochs in this worker."""
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
         rows = self._length if self.sampler is None else len(self.sampler)  # type: ignore[arg-type]
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to the sampler, the transform and the data set, where they take it."""
+        """Pass the epoch to the sampler, the transform and the data set if they accept one."""
         owner = getattr(self.transform, "__self__", None)
         for part in (self.sampler, self.transform, owner, self.dataset):
             if part is not None and hasattr(part, "set_epoch"):
@@ -101,7 +101,7 @@ class BatchLoader(IterableDataset[Any]):
         return map(self._made, batches[worker.id :: worker.num_workers])
 
     def _batches(self, generator: torch.Generator | None) -> Iterator[Any]:
-        """The rows of each batch: a slice, or int64 [rows]."""
+        """Rows of each batch: a slice, or int64 [rows]."""
         order = self._rows
         if self.sampler is not None:
             order = torch.as_tensor(list(self.sampler), dtype=torch.int64)
@@ -169,7 +169,7 @@ class BatchLoader(IterableDataset[Any]):
 
 
 def _columns(data: Sequence[Any]) -> tuple[list[Tensor] | None, Tensor | None]:
-    """The tensors, or None for a data set of the user's own; and the rows of a Subset."""
+    """Tensors of a data set (None for a user's own class), and the rows of a Subset."""
     if not data:
         raise ValueError("expected tensors, or a data set")
     first, rows = data[0], None

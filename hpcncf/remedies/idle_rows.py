@@ -64,7 +64,10 @@ def tail_moments() -> Tensor:
 
 
 class IdleAdam:
-    """Catches rows up. Its tables do not depend on the data or the learning rate."""
+    """Moves idle rows to the present step.
+
+    Its tables depend neither on the data nor on the learning rate.
+    """
 
     def __init__(self) -> None:
         self._tails = tail_moments()

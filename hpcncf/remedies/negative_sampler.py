@@ -24,7 +24,7 @@ MOST_DRAWS: Final = 8
 
 
 class NegativeSampler:
-    """Uniform samples of the items that a user is not paired with.
+    """Uniform sampler of items that a user has no pair with.
 
     Exact: no negative is ever one of the user's items, and all others are equally likely. A batch
     is drawn at once; draws that hit one of the user's items are drawn again.
@@ -75,7 +75,7 @@ class NegativeSampler:
             self._bits[places[firsts] >> 3] = np.bitwise_or.reduceat(_bit(places), firsts)
 
     def __call__(self, users: Users, count: int = 1) -> Users:
-        """Items [users, count] that each user has no pair with; a tensor for a tensor.
+        """Draw items [users, count] that each user has no pair with; a tensor for a tensor.
 
         A user without a pair may get any item. Raises ValueError for a user who has all items.
         """
@@ -100,7 +100,7 @@ class NegativeSampler:
         return drawn
 
     def labelled(self, users: Tensor, items: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs and `count` negatives of each: users, items and labels [pairs * (1 + count)].
+        """Pairs with `count` negatives each: users, items and labels [pairs * (1 + count)].
 
         Labels are float32, 1 for the pairs that were given. They come first.
         """
@@ -111,7 +111,7 @@ class NegativeSampler:
         return everyone, torch.cat([items, negatives.reshape(-1).to(items.dtype)]), labels
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the negatives of an epoch, which depend on the seed and its number alone."""
+        """Start an epoch, whose negatives depend only on the seed and its number."""
         self.epoch, self._worker = int(epoch), None
         self._random = np.random.default_rng([self.seed, self.epoch])
 
@@ -122,13 +122,13 @@ class NegativeSampler:
             self._random = np.random.default_rng([self.seed, self.epoch, worker.seed])
 
     def _places(self, keys: Ints) -> Ints:
-        """Where in the bits a pair stands."""
+        """Bit positions of pairs."""
         if self._exact:
             return keys
         return (keys.astype(np.uint64) * MULTIPLIER >> self._shift).astype(np.int64)
 
     def _taken(self, keys: Ints) -> Ints:
-        """The places in `keys` of pairs that there are."""
+        """Positions in `keys` that hold an existing pair."""
         places = self._places(keys)
         found = np.flatnonzero(self._bits[places >> 3] & _bit(places))
         if self._exact or not len(found):
@@ -152,7 +152,7 @@ def _integers(values: Any, name: str) -> Ints:
 
 
 def _drawn_seed(generator: torch.Generator | None) -> int:
-    """A seed as DataLoader draws its own."""
+    """Draw a seed in the way DataLoader does."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 

@@ -16,7 +16,7 @@ EXPECTED: WeakKeyDictionary[DistributedDataParallel, list[bool]] = WeakKeyDictio
 
 
 def exchange_rows(model: DistributedDataParallel) -> None:
-    """Let a wrapper expect rows for the tables that have them now, also in its forward pass.
+    """Let DDP exchange gradients of tables by rows, also after its next forward pass.
 
     A communication hook gathers the rows of all ranks: nccl sums no sparse tensors, and gloo
     corrupts memory when it sums two of them at a time (torch 2.13).
@@ -37,14 +37,14 @@ def exchange_rows(model: DistributedDataParallel) -> None:
     own, state = model._comm_hooks[0] if model._comm_hooks else (allreduce_hook, group)
 
     def hook(_, bucket):  # type: ignore[no-untyped-def]
-        """Without annotations: torch reads them, and knows no strings."""
+        """The hook itself; torch inspects its annotations and rejects strings, so it has none."""
         return mean_over_ranks(group, bucket) if bucket.buffer().is_sparse else own(state, bucket)
 
     dist._register_comm_hook(model.reducer, None, hook)  # type: ignore[attr-defined]
 
 
 def mean_over_ranks(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
-    """A communication hook: the mean of a bucket's gradient by rows."""
+    """Communication hook of DDP: average a bucket's gradient by rows."""
     gradient = bucket.buffer()
     devices = [gradient.device] if gradient.is_cuda else []
     done: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
@@ -53,7 +53,7 @@ def mean_over_ranks(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Futu
 
 
 def mean_of_rows(group: dist.ProcessGroup, gradient: Tensor) -> Tensor:
-    """The mean of all ranks' sparse gradients, in rank order, so that all get the same bits."""
+    """Mean of all ranks' sparse gradients, added in rank order so that all get the same bits."""
     ids, values = gradient.indices()[0], gradient.values()
     ranks = dist.get_world_size(group)
     counts = gathered(group, ids.new_tensor([len(ids)]))
@@ -69,7 +69,7 @@ def mean_of_rows(group: dist.ProcessGroup, gradient: Tensor) -> Tensor:
 
 
 def gathered(group: dist.ProcessGroup, mine: Tensor) -> list[Tensor]:
-    """All ranks' tensors of one shape."""
+    """Tensors of one shape from all ranks."""
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(found, mine, group=group)
     return found

@@ -107,8 +107,11 @@ class RowKernels:
             raise IndexError(OUT_OF_RANGE)
 
     def step(self, ids: Tensor, gradient: Tensor) -> int:
-        """Adam's step of the rows `ids` [n]; gradients [n, width] of equal ids are added. The rows
-        are then current as of the step that follows. Returns how many they are."""
+        """Apply Adam's step to the rows `ids` [n] and return how many distinct rows there are.
+
+        Gradients [n, width] of equal ids are added. Afterwards the rows are up to date for the
+        next step.
+        """
         self._rule.steps.describe_to(self._history)
         rows: int = self._library.hpcncf_step_gradient(
             *(self._table, byref(self._history), byref(_Step(*self._rule.rates()))),

@@ -55,7 +55,9 @@ VALUES_SUMMED = 2048
 
 
 class IdleSteps:
-    """The steps that a row can have missed: for each step s a record of what those after it do.
+    """Records of the steps that a row may have missed.
+
+    The record of step s describes all steps after it.
 
     Records lie in host memory, float64; a device gets the part that changed. Steps are counted from
     the last `restart`.
@@ -72,7 +74,7 @@ class IdleSteps:
         self.restart()
 
     def restart(self) -> None:
-        """Forget all steps: no row waits."""
+        """Forget all steps; afterwards no row is outdated."""
         self.now = 0
         self._oldest = self._changed = 0
         self.window = 1
@@ -94,8 +96,7 @@ class IdleSteps:
         eps: float = 0.0,
         centre: float = 1.0,
     ) -> None:
-        """Add a step: a_t (`size`), beta1, beta2, 1 - lr * weight_decay, e_t, and the centre for
-        rows that this step makes current."""
+        """Record a step: size, beta1, beta2, weight decay factor, epsilon and series centre."""
         before, self.now = self.now, self.now + 1
         if self.now == len(self._records):
             self._records = np.concatenate([self._records, np.zeros_like(self._records)])
@@ -135,7 +136,7 @@ class IdleSteps:
         self.window = max(self.window, self.now - self._oldest)
 
     def describe_to(self, history: Any) -> None:
-        """Fill in the structure that a compiled loop reads."""
+        """Fill the structure that the compiled loops read."""
         history.records = self._records.ctypes.data
         history.columns = self._records.shape[1]
         history.now, history.window = self.now, self.window
@@ -148,7 +149,7 @@ class IdleSteps:
         return self._records[: self.now + 1]
 
     def latest(self) -> Tensor:
-        """The present step's record, in host memory."""
+        """Record of the present step, in host memory."""
         return torch.from_numpy(self._records[self.now].copy())
 
     def table(self) -> Tensor:
@@ -164,8 +165,7 @@ class IdleSteps:
 
 
 class Missed:
-    """The idle steps of n rows that were last current at steps `last` [n]; its factors have shape
-    [n, 1]."""
+    """Steps missed by n rows that were last current at `last` [n]; factors have shape [n, 1]."""
 
     def __init__(self, steps: IdleSteps, last: Tensor) -> None:
         self._steps, self._last, self._dtype = steps, last, steps.dtype
@@ -186,7 +186,7 @@ class Missed:
         return self._column(factor.masked_fill_(factor < MIN_SHRINKAGE[self._dtype], 0.0))
 
     def shift(self) -> Tensor:
-        """F of momentum."""
+        """F of SGD with momentum."""
         return self._column(self._records[:, COLUMNS] * self._all_kept)
 
     def slope(self, root: Tensor, first: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class Missed:
         return total
 
     def _reach(self, terms: int) -> Tensor:
-        """The smallest sqrt(v) [n] for which so many terms suffice; float64."""
+        """Smallest sqrt(v) [n] for which this number of terms suffices; float64."""
         whole, after = (self._records[:, COLUMNS + each] for each in (0, terms))
         ratio = (after / (whole * LEFT_OUT[self._dtype])).clamp_(min=0.0).pow_(1 / terms)
         return torch.where(whole > 0, (ratio - 1) * self._records[:, CENTRE], -1.0)
@@ -240,7 +240,7 @@ class Missed:
 
 
 class RowRule:
-    """How one optimizer moves the rows of one table; `group` is the optimizer's param_group."""
+    """How one optimizer updates the rows of one table; `group` is the optimizer's param_group."""
 
     moves = series = False
     """Of `IdleSteps`."""
@@ -259,7 +259,7 @@ class RowRule:
 
     @classmethod
     def refusal(cls, group: Group) -> str | None:
-        """Why rows cannot be moved exactly."""
+        """Reason why rows cannot be updated exactly, or None."""
         raise NotImplementedError
 
     def begin(self, group: Group, step: int) -> None:
@@ -267,11 +267,11 @@ class RowRule:
         raise NotImplementedError
 
     def advance(self) -> None:
-        """Add that step to those that a row can miss."""
+        """Add the present step to those that a row can miss."""
         raise NotImplementedError
 
     def take(self, values: Tensor, moments: Sequence[Tensor], gradient: Tensor) -> None:
-        """Take it in place; all have shape [n, width]."""
+        """Apply the present step to rows in place; all arguments have shape [n, width]."""
         raise NotImplementedError
 
     def catch_up(self, values: Tensor, moments: Sequence[Tensor], last: Tensor) -> None:
@@ -353,7 +353,7 @@ class AdamRule(RowRule):
         self._root = math.sqrt(1 - self._beta2**step)
 
     def rates(self) -> tuple[float, ...]:
-        """Of the step that has begun: beta1, beta2, 1 - lr * weight_decay, size, root and eps."""
+        """Rates of the current step: beta1, beta2, 1 - lr * weight_decay, size, root and eps."""
         return self._beta1, self._beta2, self._kept, self._size, self._root, self._eps
 
     def advance(self) -> None:
@@ -486,7 +486,7 @@ RULES: tuple[tuple[type[torch.optim.Optimizer], type[RowRule]], ...] = (
 
 
 def find_rule(optimizer: torch.optim.Optimizer) -> type[RowRule] | None:
-    """None if its step is not one of torch's."""
+    """The rule for an optimizer; None if its step is not one of torch's."""
     step = inspect.unwrap(type(optimizer).step)
     for stock, rule in RULES:
         if isinstance(optimizer, stock):

@@ -36,7 +36,7 @@ ROWS_REPLAYED_AT_ONCE = 2**8
 
 
 class RowTable:
-    """Values, moments and gradient of one parameter."""
+    """Values, moments and gradient of one parameter that is updated by rows."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class RowTable:
 
     @torch.no_grad()
     def gradient(self) -> Tensor | None:
-        """The parameter's gradient as its user sees it."""
+        """The parameter's gradient as user code sees it."""
         slot = self.slot()
         if slot is None or not slot.is_sparse:
             return slot
@@ -237,7 +237,7 @@ class RowTable:
     # -- the step
 
     def obstacle(self) -> str | None:
-        """Why the coming step cannot be taken by rows."""
+        """Reason why the coming step cannot be taken by rows, or None."""
         if self.rule.traits != self._make_rule.describe(self.group):
             return "the optimizer's settings changed which moments it has"
         return self._make_rule.refusal(self.group)
@@ -326,7 +326,7 @@ class RowTable:
             self._moments = []
 
     def make_state(self) -> None:
-        """What the optimizer has for the parameter from its first step on, also a skipped one."""
+        """Create the optimizer's state, which torch has even after a skipped step."""
         if not self._is_shown():
             self.settle()
             self.adopt()
@@ -362,14 +362,16 @@ class RowTable:
 
 
 def describe_error(error: Exception) -> str:
-    """Its type and the first line of its text."""
+    """Type of the exception and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """table[ids] = rows, for distinct ids. On a CPU numpy copies whole rows, torch single
-    values."""
+    """Assign table[ids] = rows for distinct ids.
+
+    On a CPU NumPy copies whole rows where torch copies single values.
+    """
     if table.device.type == "cpu" and not torch.compiler.is_compiling():
         table.numpy()[ids.numpy()] = rows.numpy()
     else:
@@ -377,7 +379,7 @@ def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
 
 
 class _OfTable(Tensor):
-    """Calls with it go through `dispatch`."""
+    """Tensor subclass whose torch calls go through `dispatch`."""
 
     _table: RowTable
 
@@ -404,15 +406,15 @@ class _OfTable(Tensor):
 
 
 class RowwiseParameter(_OfTable, nn.Parameter):
-    """A parameter of which rows may wait."""
+    """Parameter whose rows may be outdated until they are read."""
 
 
 class TableView(_OfTable):
-    """An alias of a table's values, or of one of its moments."""
+    """Alias of a table's values or of one of its moments."""
 
 
 class RowGradient(_OfTable):
-    """A gradient [rows, width] of which only some rows are stored: the others are zero."""
+    """Gradient [rows, width] that stores some rows only; the others are zero."""
 
     _ids: Tensor
     _slot: Tensor
@@ -421,7 +423,7 @@ class RowGradient(_OfTable):
 
     @staticmethod
     def of(slot: Tensor, table: RowTable) -> RowGradient:
-        """A view of a coalesced sparse gradient."""
+        """Gradient by rows that shares the memory of a coalesced sparse gradient."""
         values = slot.detach()._values()
         found = values.as_subclass(RowGradient)
         found._table, found._slot, found._stored = table, slot, values
@@ -435,14 +437,14 @@ class RowGradient(_OfTable):
         return self._slot.detach().to_dense() if self._slot.is_sparse else self._slot
 
     def become(self, dense: Tensor) -> None:
-        """Be that gradient of all rows from now on."""
+        """Turn into the given gradient of all rows for good."""
         if self._table.slot() is self._slot:
             self._table.fill_slot(dense)
         self._slot = dense
 
 
 def plain(value: Any) -> Any:
-    """A tensor of ours as one of torch's, with the same memory."""
+    """Plain torch tensor with the same memory as one of ours."""
     if isinstance(value, RowGradient):
         return value._stored if value._slot.is_sparse else value._slot
     if isinstance(value, TableView):
@@ -459,7 +461,7 @@ def view_of(tensor: Tensor, table: RowTable) -> Tensor:
 
 
 def add_hook(tensor: Tensor, hook: Any) -> Any:
-    """A hook expects the gradient of all rows."""
+    """Register a hook, which expects the gradient of all rows."""
     if not isinstance(tensor, RowwiseParameter):
         return NotImplemented
     tensor._table.give_back("a hook on its gradient expects that of all rows")
@@ -467,7 +469,7 @@ def add_hook(tensor: Tensor, hook: Any) -> Any:
 
 
 def copied(tensor: _OfTable) -> Tensor:
-    """A current copy that torch may do with as it likes."""
+    """Up-to-date copy that torch may modify freely."""
     if isinstance(tensor, RowGradient):
         return tensor.all_rows().clone()
     tensor._table.settle()
@@ -481,7 +483,7 @@ def copied(tensor: _OfTable) -> Tensor:
 
 
 def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `func` with tables that are up to date and gradients in the form that it can take."""
+    """Call `func` with up-to-date tables and with gradients in a form that it accepts."""
     if torch._C._get_tracing_state() is not None and give_back_traced(tree_leaves((args, kwargs))):
         return func(*args, **kwargs)
     if (handler := HANDLERS.get(func)) is not None:
@@ -507,7 +509,10 @@ def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def give_back_traced(tensors: Iterable[Any]) -> bool:
-    """The tables that a trace reads: it will read them unseen. Whether there are any."""
+    """Give back the tables that a trace reads, and return whether there were any.
+
+    A compiled trace would read them without passing through here.
+    """
     state, found = torch._C._get_tracing_state(), False
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
@@ -525,7 +530,7 @@ dispatch_outside = torch._disable_dynamo(dispatch)  # type: ignore[attr-defined]
 
 
 def with_views(found: Any, tables: list[RowTable]) -> Any:
-    """Results that share a table's memory, as views of it."""
+    """Wrap results that share a table's memory as views of it."""
     if isinstance(found, tuple | list):
         return type(found)(with_views(each, tables) for each in found)
     if type(found) is not Tensor or (pointer := pointer_of(found)) is None:
@@ -542,7 +547,10 @@ def call_on_all_rows(
     kwargs: dict[str, Any],
     gradients: list[RowGradient],
 ) -> Any:
-    """With gradients of all rows. They stay that if `func` changes them, or returns views."""
+    """Call `func` with gradients of all rows.
+
+    They stay dense if `func` modifies them or returns views.
+    """
     dense = {id(each): each.all_rows() for each in gradients}
     if is_in_place(func):
         for each in tree_leaves(next(iter((*args, *kwargs.values())))):
@@ -558,7 +566,7 @@ def call_on_all_rows(
 
 
 def pointer_of(value: Any) -> int | None:
-    """Where its memory begins; None: it is no tensor of rows and columns, or one of vmap's."""
+    """Address of the tensor's memory; None if it has no rows and columns or belongs to vmap."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return None
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
@@ -574,7 +582,7 @@ def is_in_place(func: Callable[..., Any]) -> bool:
 
 
 def call_on_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `func` makes of the stored rows, if zero rows do not change that."""
+    """Apply `func` to the stored rows if zero rows would not change."""
     if func in OF_SIZES:
         gradient = args[0]
         with plainly():
@@ -592,7 +600,7 @@ def always(*_: Any, **__: Any) -> bool:
 
 
 def by_scalar(_: Any, other: Any = None, **kwargs: Any) -> bool:
-    """Only the first argument has rows."""
+    """Whether only the first argument has rows."""
     if isinstance(other, list | tuple):
         return all(by_scalar(None, each) for each in other)
     if kwargs or (isinstance(other, Tensor) and other.numel() != 1):
@@ -601,7 +609,7 @@ def by_scalar(_: Any, other: Any = None, **kwargs: Any) -> bool:
 
 
 def over_zero(_: Any, low: Any = None, high: Any = None, **kwargs: Any) -> bool:
-    """A clamp that leaves zero as it is."""
+    """Whether a clamp leaves zero unchanged."""
     low, high = kwargs.get("min", low), kwargs.get("max", high)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return False
@@ -726,12 +734,12 @@ def set_data(tensor: Tensor, data: Tensor) -> Any:
 
 
 def same_rows(gradient: Tensor) -> Any:
-    """`data` and `detach`: of a gradient, itself."""
+    """Implement `data` and `detach`, which return the gradient itself."""
     return gradient if isinstance(gradient, RowGradient) else NotImplemented
 
 
 def zero_rows(gradient: Any) -> Any:
-    """Leaves none: else rows of all batches since would gather in it."""
+    """Zero the gradient by dropping its rows; otherwise rows of all batches would accumulate."""
     if not isinstance(gradient, RowGradient) or not gradient._slot.is_sparse:
         return NotImplemented
     table, slot = gradient._table, gradient._slot
@@ -794,7 +802,7 @@ def embed_bag(
 
 
 def rows_of(weight: Tensor, ids: Any) -> Any:
-    """`weight[ids]` for a tensor of ids."""
+    """Implement `weight[ids]` for a tensor of ids."""
     if (
         not isinstance(weight, RowwiseParameter)
         or not isinstance(ids, Tensor)
@@ -810,7 +818,7 @@ def index_rows(input: Tensor, dim: int, index: Tensor) -> Any:
 
 
 def autograd_grad(*args: Any, **kwargs: Any) -> Any:
-    """`torch.autograd.grad`, which returns the gradient of all rows."""
+    """Implement `torch.autograd.grad`, which returns the gradient of all rows."""
     with plainly():
         found = torch.autograd.grad(*args, **kwargs)
     return tuple(each.to_dense() if each is not None and each.is_sparse else each for each in found)

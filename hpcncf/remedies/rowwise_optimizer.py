@@ -35,7 +35,7 @@ STEPS_JUDGED = 20
 
 @dataclass
 class Candidate:
-    """A parameter that some embedding of the model holds."""
+    """Parameter that some embedding of the model holds."""
 
     name: str
     parameter: nn.Parameter
@@ -45,7 +45,7 @@ class Candidate:
 
 
 class Rowwise:
-    """The tables of one optimizer that are updated by rows; `print` shows them."""
+    """Tables of one optimizer that are updated by rows; `print` shows them."""
 
     def __init__(self, optimizer: Optimizer, most: float = 1.0) -> None:
         """`most`: share of a table's rows that a step may read; a table of which it reads more is
@@ -73,8 +73,11 @@ class Rowwise:
         return [name for name, table in self._tables.items() if table.failure is None]
 
     def settle(self) -> None:
-        """Bring every row up to date. Only code outside of Python needs that: a NumPy array or a
-        pointer that shares the memory of a table."""
+        """Bring every row up to date.
+
+        Only code outside of Python needs this: a NumPy array or a pointer that shares a table's
+        memory.
+        """
         for table in list(self._tables.values()):
             table.settle()
 
@@ -113,7 +116,7 @@ class Rowwise:
             table.adopt()
 
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Take the tables' step where torch's begins, behind all hooks: as its closure."""
+        """Update the tables inside torch's step, as its closure, after all step hooks."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
 
         def step_rows() -> Any:
@@ -125,7 +128,7 @@ class Rowwise:
 
     @torch.no_grad()
     def _step_rows(self) -> None:
-        """Move the rows, and let torch's step find no gradient of their tables."""
+        """Update the rows and hide the tables' gradients from torch's own step."""
         optimizer, owners = self._optimizer, owners_of(self._optimizer)
         # A fused optimizer divides by GradScaler's factor itself.
         scale, found = (getattr(optimizer, each, None) for each in ("grad_scale", "found_inf"))
@@ -180,7 +183,7 @@ def owners_of(optimizer: Optimizer) -> dict[int, Group]:
 
 
 def embeddings_of(model: nn.Module) -> list[Candidate]:
-    """Parameters that are the weight of an embedding, under the name of its first."""
+    """Parameters that are the weight of an embedding, each under its first name."""
     found: dict[int, Candidate] = {}
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
@@ -199,7 +202,7 @@ def embeddings_of(model: nn.Module) -> list[Candidate]:
 def refusal(
     candidate: Candidate, optimizer: Optimizer, group: Group, rule: type[RowRule] | None
 ) -> str | None:
-    """Why its rows cannot be updated exactly, and for less than all rows cost."""
+    """Reason why the rows cannot be updated exactly and more cheaply, or None."""
     parameter = candidate.parameter
     if rule is None:
         known = ", ".join(stock.__name__ for stock, _ in RULES)
@@ -232,8 +235,10 @@ def rowwise(
     strict: bool = True,
     small: int | None = None,
 ) -> Rowwise:
-    """Let `optimizer` update, of every embedding of `model` that it owns, the rows that a batch
-    reads, with its own results for all rows. Call it before the first step, or at any later time.
+    """Let `optimizer` update only the embedding rows of `model` that a batch reads.
+
+    The results are those of updating all rows. Call it before the first step, or at any later
+    time.
 
     Raises UsageError, with names and reasons, if that would not be exact for one of them. With
     `strict=False` torch's optimizer goes on to update those, and `left` names them. Tables for
@@ -279,7 +284,7 @@ def rowwise(
 
 
 class RowwiseAdam(torch.optim.Adam):
-    """torch.optim.Adam for all parameters of `model`, its embeddings updated by rows."""
+    """torch.optim.Adam for all parameters of `model`, with embeddings updated by rows."""
 
     def __init__(self, model: nn.Module, lr: float | Tensor = 1e-3, **settings: Any) -> None:
         super().__init__(model.parameters(), lr=lr, **settings)

@@ -208,7 +208,7 @@ STARVED: Final = "Out Of Memory"
 
 
 def slurm_logs(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
-    """submitit's two files, the one of errors last; a requeued job goes on in the same ones."""
+    """submitit's two log files, the error log last; a requeued job appends to the same files."""
     found = paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*")
     return sorted(found, key=lambda file: (file.suffix == ".err", file))
 
@@ -219,7 +219,7 @@ def script_log(paths: ResultPaths, user: str, job_id: str) -> Path:
 
 
 def srun_message(path: Path) -> str:
-    """`task 1 on node1: Killed`: what ended the job's last step; empty if srun printed nothing.
+    """srun's message on what ended the job's last step (`task 1 on node1: Killed`), or empty.
 
     Raises OSError.
     """
@@ -455,7 +455,7 @@ def _remedy(run: Run, state: State) -> str:
 
 
 def find_stale_reason(run: Run, ranks: Sequence[RankEnd], commit: str | None) -> str | None:
-    """Why a finished run may not answer today's question; None where nothing speaks against it."""
+    """Reason why a finished run may not answer today's question, or None."""
     for warning in (warning for record in ranks for warning in record.warnings):
         if warning.startswith(ELSEWHERE):
             return f"ran other code than was submitted: {warning}"
@@ -543,7 +543,7 @@ def _judge_attempt(
 
 
 def _running_command(attempt: Attempt) -> int | None:
-    """The process of a command whose `hpcncf run` was killed, if it is seen to run here."""
+    """The process of a command whose `hpcncf run` was killed, if it still runs here."""
     claim, now = attempt.claim, attempt.progress
     if claim is None or now is None or now.pid is None or now.process_started is None:
         return None
@@ -571,7 +571,7 @@ def _judge_end(run: Run, attempt: Attempt, end: End) -> Verdict:
 
 
 def _find_killed_rank(exit_codes: list[int | None]) -> str | None:
-    """The first rank that a signal ended which we do not send ourselves: that is the cause."""
+    """The first rank that died of a signal we never send: it is the cause."""
     for rank, code in enumerate(exit_codes):
         if code is not None and code < 0 and -code not in SENT_BY_US:
             return describe_exit(rank, code)
