@@ -14,7 +14,7 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
-from hpcncf.slurm.site import Site, load_sites
+from hpcncf.slurm.site import Site, load_site
 from hpcncf_analysis.configurations import Configuration
 
 
@@ -54,13 +54,17 @@ class PlannedJob:
 
         Runs that differ only in their length have the same.
         """
-        keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
-        sets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
         try:
-            (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys, sets).runs
+            (run,) = self.expand(job.model_copy(update={"repeats": 1}))
         except UsageError:
             return None
         return without_length(run)
+
+    def expand(self, job: JobSpec) -> list[Run]:
+        """The runs of another job, on the data as planned. Raises UsageError if settings clash."""
+        keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
+        datasets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
+        return expand_job(job, keys, datasets).runs
 
     def of(self, one: Configuration) -> str | None:
         """The same id of a configuration that was run."""
@@ -83,5 +87,5 @@ def read_planned_job(paths: ResultPaths) -> PlannedJob:
     with contextlib.suppress(UsageError):  # commands; a job file of another version
         job = load_job(paths.job)
     with contextlib.suppress(UsageError):  # results from another machine
-        site = load_sites(job.site if job else str(JobSpec.model_fields["site"].default))
+        site = load_site(job.site if job else str(JobSpec.model_fields["site"].default))
     return PlannedJob(planned.job, {run.id: run for run in planned.runs}, job, site)

@@ -16,11 +16,14 @@ from hpcncf.launch.job_arrays import Quota, Task, build_tasks, query_quota, send
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import Source, plain_script, script_text
-from hpcncf.slurm.site import load_sites
+from hpcncf.slurm.preflight import Limits
+from hpcncf.slurm.site import Site
 from hpcncf.state import status
 
 
-def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
+def show(
+    args: argparse.Namespace, job: JobSpec, site: Site, plan: Plan, paths: ResultPaths
+) -> None:
     """Print the scripts of the runs that can be submitted.
 
     A single script is printed byte for byte, for sbatch to read. Raises UsageError for a number
@@ -31,18 +34,20 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     if unknown := list(left_out.values()).count("unknown"):
         warn(f"not printed, possibly still queued or running: {unknown}")
     runs = [state.run for state in states if state.run.id not in left_out]
-    site, by_hand = load_sites(job.site), args.by_hand is not None
+    by_hand = args.by_hand is not None
     if by_hand:
         source = Source(args.job.resolve(), paths.folder, args.settings)
         arrays = _arrays([[run] for run in runs], Quota(array=query_quota().array))
         scripts = [plain_script(job, site, [run for (run,) in each], source) for each in arrays]
     else:
-        refused = find_refusals(job, runs)
+        refused = find_refusals(site, runs)
         warn(*(f"left out: {line}" for line in submit.describe_refusals(refused)))
         left = [run for run in runs if run.id not in refused]
         folder = paths.submitit(user())
         arrays = _arrays(build_tasks(left), query_quota())
-        scripts = [script_text(folder, job, each[0][0].resources, len(each)) for each in arrays]
+        scripts = [
+            script_text(folder, job, site, each[0][0].resources, len(each)) for each in arrays
+        ]
     number = args.by_hand or args.sbatch or 0
     if not 0 <= number <= len(scripts):
         raise UsageError(f"array {number}: there are {len(scripts)}, counted from 1")
@@ -64,9 +69,10 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
         print(f"==> array {count} of {len(scripts)} <==\n{script}")
 
 
-def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
+def find_refusals(site: Site, runs: Sequence[Run]) -> dict[str, str]:
     """Reasons why Slurm would refuse runs, by run id; empty on a machine without Slurm."""
-    limits = submit.limits_of(job, submit.choose_cluster("auto"))
+    has_slurm = submit.choose_cluster("auto") == "slurm"
+    limits = Limits.query(site) if has_slurm else None
     return submit.find_refusals(list(runs), "slurm", limits)
 
 

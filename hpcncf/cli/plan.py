@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpcncf.job.plan import Plan, Run
     from hpcncf.job.spec import JobSpec
     from hpcncf.paths import ResultPaths
+    from hpcncf.slurm.site import Site
 
 SCRIPTS = {
     "--sbatch": "print exactly what sbatch will get, of every array or of that one",
@@ -104,10 +105,11 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.job import load
     from hpcncf.launch import submit
     from hpcncf.paths import ResultPaths
-    from hpcncf.slurm.site import with_absolute_site
+    from hpcncf.slurm.site import load_site
 
-    job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
+    job = load.load_job(args.job, args.settings)
     plan = load.build_plan(job, args.job, args.settings)
+    site = load_site(job.site)
     warn_of_job(job)
     warn(
         *incomplete_packs(plan),
@@ -119,11 +121,11 @@ def run(args: argparse.Namespace) -> int:
         _warn(plan)
         from hpcncf.cli.batch_scripts import show
 
-        show(args, job, plan, paths)
+        show(args, job, site, plan, paths)
     elif args.json:
-        print_json(_plain(job, plan, paths))
+        print_json(_plain(job, site, plan, paths))
     else:
-        _show(job, plan, paths)
+        _show(job, site, plan, paths)
     return 0
 
 
@@ -132,23 +134,23 @@ def _warn(plan: Plan) -> None:
         sys.stderr.write(f"the data is not prepared, so the runs' ids are provisional: {command}\n")
 
 
-def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
+def _arrays_plan(job: JobSpec, site: Site, plan: Plan) -> list[dict[str, Any]]:
     from hpcncf.launch.job_arrays import build_tasks, group_by_resources
-    from hpcncf.launch.submit import site_parameters
+    from hpcncf.slurm.site import parameters
 
     return [
         {
             "tasks": len(tasks),
             "launcher": "hpcncf" if (asked := tasks[0][0].resources).packed else asked.launcher,
             "side_by_side": asked.side_by_side,
-            "parameters": site_parameters(job, tasks[0][0]),
+            "parameters": parameters(asked, site, job.name, exclusive=job.exclusive),
             "runs": [run.id for task in tasks for run in task],
         }
         for tasks in group_by_resources(build_tasks(plan.active()))
     ]
 
 
-def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
+def _plain(job: JobSpec, site: Site, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
     from hpcncf.cli.batch_scripts import find_refusals
     from hpcncf.job.plan import max_core_hours
 
@@ -156,11 +158,11 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
     return {
         "job": job.name,
         "runs": [run.model_dump(mode="json") for run in plan.active()],
-        "arrays": _arrays_plan(job, plan),
+        "arrays": _arrays_plan(job, site, plan),
         "core_hours_at_most": max_core_hours(plan.active()),
         "core_hours_left": estimate_core_hours(plan.active(), done),
         "complete": list(done),
-        "refused": find_refusals(job, plan.active()),
+        "refused": find_refusals(site, plan.active()),
         "data_missing": _unprepared(plan),
     }
 
@@ -208,13 +210,13 @@ def _unprepared(plan: Plan) -> list[str]:
     return list(dict.fromkeys(prepare_command(data.dataset, Path(data.path)) for data in missing))
 
 
-def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
+def _show(job: JobSpec, site: Site, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.cli.batch_scripts import find_refusals
     from hpcncf.cli.output import ID, filled, format_path, table_layout, usual_values, varies
     from hpcncf.job.plan import max_core_hours
     from hpcncf.launch.submit import describe_refusals
 
-    runs, arrays = plan.active(), _arrays_plan(job, plan)  # errors of the site come first
+    runs, arrays = plan.active(), _arrays_plan(job, site, plan)
     asked = pluralize(len(runs), "run")
     print(f"job {job.name}: {asked}, at most {max_core_hours(runs):.2f} core-hours")
     done = _complete(runs, paths)
@@ -242,7 +244,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
         print(f"  launcher: {LAUNCHERS[array['launcher']]}")
-    for line in describe_refusals(find_refusals(job, runs)):
+    for line in describe_refusals(find_refusals(site, runs)):
         print(f"\n{filled(f'left out: {line}')}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):

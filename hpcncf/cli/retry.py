@@ -89,7 +89,7 @@ def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[
     """The plan with more for what ran out, and the runs that get no more."""
     from hpcncf.launch import retry
 
-    plan, changes = retry.escalate(paths, job, limits.refusal if limits else lambda _: None)
+    plan, changes = retry.escalate(paths, job, limits)
     warn(*(_describe_change(change, len(runs)) for change, runs in changes.items()))
     return plan, {run for change, runs in changes.items() if change.why_not for run in runs}
 

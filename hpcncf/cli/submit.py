@@ -122,14 +122,12 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import leave_plan
     from hpcncf.slurm import preflight
-    from hpcncf.slurm.preflight import Limits
-    from hpcncf.slurm.site import with_absolute_site
 
-    job = with_absolute_site(load.load_job(args.job, args.settings), args.job.parent)
+    job = load.load_job(args.job, args.settings)
     plan = load.build_plan(job, args.job, args.settings)
     warn_of_job(job)
     cluster = choose_cluster(args.cluster)
-    limits = Limits.unknown() if args.no_preflight else limits_of(job, cluster)
+    limits = limits_of(job, cluster, ask=not args.no_preflight)
     check(plan.active(), cluster, limits)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     renewed = renew_changed_runs(paths, job, plan)

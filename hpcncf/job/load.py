@@ -121,7 +121,7 @@ def read_utf8(path: Path) -> str:
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
-    """The job file's settings, data paths made absolute.
+    """The job file's settings, all paths made absolute.
 
     Raises UsageError with the file or the `-s`, the key, its value and the choices.
     """
@@ -295,8 +295,13 @@ def _has_key(plain: Any, loc: Sequence[int | str]) -> bool:
     return True
 
 
+def is_site_file(site: str) -> bool:
+    """Whether a job's `site` is the path of a file, not a name."""
+    return "/" in site or site.endswith(".yaml")
+
+
 def make_paths_absolute(job: JobSpec, folder: Path) -> JobSpec:
-    """The job with its program's folder and all its data paths made absolute from `folder`."""
+    """The job with its program's folder, its data and a site file made absolute from `folder`."""
 
     def absolute(value: Any, key: str = "data.path") -> Any:
         if not isinstance(value, str) or not value:
@@ -309,6 +314,8 @@ def make_paths_absolute(job: JobSpec, folder: Path) -> JobSpec:
     def of_point(point: dict[str, Any]) -> dict[str, Any]:
         return point | {key: absolute(point[key]) for key in {"data.path"} & set(point)}
 
+    if is_site_file(job.site):
+        job = job.model_copy(update={"site": absolute(job.site, "site")})
     if isinstance(job.workload, Program):
         at = absolute(job.workload.folder, "workload.folder")
         return job.model_copy(update={"workload": job.workload.model_copy(update={"folder": at})})

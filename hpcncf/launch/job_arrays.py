@@ -24,6 +24,7 @@ from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.pending_reasons import describe_reason
 from hpcncf.slurm.query import parse_config, query_jobs, run_query
+from hpcncf.slurm.site import Site
 from hpcncf.worker.task import work, write_report
 
 # Slurm's default MaxArraySize. It limits the index, so an array has at most as many elements.
@@ -147,12 +148,14 @@ class Delivery:
     """Why Slurm refused the job that reports."""
 
 
-def send_arrays(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> Delivery:
+def send_arrays(
+    paths: ResultPaths, job: JobSpec, site: Site, runs: Sequence[Run], file: Path
+) -> Delivery:
     """Send as many runs as Slurm accepts; the submission file is written around each array.
 
     Raises HpcncfError with sbatch's message.
     """
-    sender = ArraySender(paths, job, file)
+    sender = ArraySender(paths, job, site, file)
     submission = sender.submission()
     quota = query_quota()
     refusal = send_while_room(build_tasks(runs), quota, sender.send)
@@ -178,6 +181,7 @@ class ArraySender:
 
     paths: ResultPaths
     job: JobSpec
+    site: Site
     file: Path
 
     def submission(self) -> Submission:
@@ -189,7 +193,9 @@ class ArraySender:
         over = [{run: before.over.get(run, 0) for run in runs} for runs in tasks]
         folder, again = [str(self.paths.folder)] * len(tasks), [before.again] * len(tasks)
         with defer_signals(), raise_refusals():
-            executor = batch_script.build_executor(self._logs(), self.job, array[0][0].resources)
+            executor = batch_script.build_executor(
+                self._logs(), self.job, self.site, array[0][0].resources
+            )
             if before.report:  # Slurm mails for each array; the report is one mail for all
                 for key in ("mail_user", "mail_type"):
                     executor.parameters.pop(key, None)
@@ -205,7 +211,7 @@ class ArraySender:
         """Send a job that waits for the end of all others, then collects and reports."""
         masters = query.array_ids(job.id for job in submission.jobs)
         with defer_signals(), raise_refusals():
-            executor = batch_script.build_executor(self._logs(), self.job, REPORTING)
+            executor = batch_script.build_executor(self._logs(), self.job, self.site, REPORTING)
             executor.update_parameters(
                 job_name=f"{self.job.name}-report", dependency=":".join(["afterany", *masters])
             )

@@ -36,6 +36,7 @@ from hpcncf.records.submissions import user
 from hpcncf.slurm import batch_script
 from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import cancel, job_states
+from hpcncf.slurm.site import load_site
 from hpcncf.slurm.states import NOT_OVER, JobState
 
 ANSWER: Final = "answer.json"
@@ -163,7 +164,9 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
     folder = logs / f"check-{uuid4().hex[:12]}"
     make_private_folder(folder)
     with raise_refusals():
-        executor = batch_script.build_executor(folder, job, single_rank(runs[0].resources))
+        executor = batch_script.build_executor(
+            folder, job, load_site(job.site), single_rank(runs[0].resources)
+        )
         job_id = str(executor.submit(answer, str(folder), question).job_id)
     try:
         reply = _wait(folder, job_id, wait_s)

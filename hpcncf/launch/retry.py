@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -13,7 +13,8 @@ from hpcncf.job.spec import JobSpec, Resources, validate_settings
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import locked, read_plan, write_plan, writing
 from hpcncf.records.submissions import read_submissions
-from hpcncf.slurm.site import asks_memory, load_sites
+from hpcncf.slurm.preflight import Limits
+from hpcncf.slurm.site import asks_memory
 from hpcncf.state import status
 from hpcncf.state.status import RunState
 
@@ -39,11 +40,11 @@ class RequestChange:
 
 
 def escalate(
-    paths: ResultPaths, job: JobSpec, refusal: Callable[[Resources], str | None]
+    paths: ResultPaths, job: JobSpec, limits: Limits | None
 ) -> tuple[Plan, Mapping[RequestChange, list[str]]]:
     """Double the request of runs that ran out of it; return the new plan and all changes.
 
-    `refusal` returns why the cluster would not take some resources.
+    `limits` are those of Slurm's site; None on this machine, which has none.
     """
     changes: dict[RequestChange, list[str]] = {}
     updates: dict[str, dict[str, float]] = {}
@@ -54,7 +55,7 @@ def escalate(
             key = None if state.run.id in unsent else ran_out_of(state)
             if key is None:
                 continue
-            change = enlarged(state.run, key, job, refusal)
+            change = enlarged(state.run, key, job, limits)
             changes.setdefault(change, []).append(state.run.id)
             if not change.why_not:
                 updates[state.run.id] = {key: change.after}
@@ -82,19 +83,18 @@ def ran_out_of(state: RunState) -> Key | None:
     return "timeout_min" if state.state == "timeout" or late else None
 
 
-def enlarged(
-    run: Run, key: Key, job: JobSpec, refusal: Callable[[Resources], str | None]
-) -> RequestChange:
+def enlarged(run: Run, key: Key, job: JobSpec, limits: Limits | None) -> RequestChange:
     """Twice the request, or the reason why it cannot grow."""
     in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
     after = min(before * FACTOR, in_job_file * MAX_ESCALATION)
     if after <= before:
         why_not = f"that is {MAX_ESCALATION} times what the job file asks"
-    elif key == "mem_gb" and not asks_memory(run.resources, load_sites(job.site)):
+    elif key == "mem_gb" and limits and not asks_memory(run.resources, limits.site):
         why_not = f"site {job.site} asks Slurm for no memory (its memory)"
     else:
-        why_not = refusal(run.resources.model_copy(update={key: after})) or ""
+        asked = run.resources.model_copy(update={key: after})
+        why_not = (limits.refusal(asked) if limits else None) or ""
     return RequestChange(key, before, before if why_not else after, why_not)
 
 

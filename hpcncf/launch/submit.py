@@ -25,7 +25,7 @@ from hpcncf.records.plan_file import locked, write_plan, writing
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions
 from hpcncf.slurm.preflight import Limits
-from hpcncf.slurm.site import load_sites, parameters
+from hpcncf.slurm.site import load_site
 from hpcncf.state import status
 from hpcncf.state.decide import read_claim
 from hpcncf.state.status import RunState
@@ -82,15 +82,15 @@ def last_cluster(paths: ResultPaths) -> Literal["auto"] | Cluster:
     return submissions[-1].cluster if submissions else "auto"
 
 
-def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
-    """submitit's parameters for the run's array."""
-    site = load_sites(job.site)
-    return parameters(run.resources, site, job.name, exclusive=job.exclusive)
+def limits_of(job: JobSpec, cluster: Cluster, ask: bool = True) -> Limits | None:
+    """The job's site with Slurm's limits for it; None for another cluster.
 
-
-def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
-    """Limits of the site's jobs, according to Slurm; None for another cluster."""
-    return Limits.query(load_sites(job.site)) if cluster == "slurm" else None
+    Unless `ask`, no limit is known.
+    """
+    if cluster != "slurm":
+        return None
+    site = load_site(job.site)
+    return Limits.query(site) if ask else Limits.unknown(site)
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
@@ -176,7 +176,7 @@ def submit(
                 )
                 write_plan(paths, plan)
                 remove_unused(paths, plan.runs)
-            delivery = _send(paths, job, runs, file)
+            delivery = _send(paths, job, runs, file, limits)
     left_out += [
         NotSubmitted(run, "refused", refused[run.id]) for run in open_runs if run.id in refused
     ]
@@ -270,12 +270,14 @@ def describe_refusals(refused: dict[str, str]) -> list[str]:
     ]
 
 
-def _send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> Delivery:
+def _send(
+    paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path, limits: Limits | None
+) -> Delivery:
     """Send the runs to the cluster; an error is recorded in the submission's file."""
     submission = read_record(file, Submission)
     try:
-        if submission.cluster == "slurm":
-            return send_arrays(paths, job, runs, file)
+        if limits:  # the cluster is Slurm
+            return send_arrays(paths, job, limits.site, runs, file)
         if submission.cluster == "local":
             machine.start(paths, file)
         else:

@@ -17,7 +17,6 @@ from hpcncf.slurm.site import (
     DEAF_AT_FIRST,
     Site,
     folder_for_slurm,
-    load_sites,
     parameters,
     python_inside,
     python_request,
@@ -71,12 +70,12 @@ def guard_line(folder: Path) -> str:
 
 
 def build_executor(
-    folder: Path, job: JobSpec, resources: Resources, sends: bool = True
+    folder: Path, job: JobSpec, site: Site, resources: Resources, sends: bool = True
 ) -> SlurmExecutor:
     """submitit's executor for an array of runs with these resources; makes no folder.
 
-    Raises UsageError if the site file or the folder's name cannot be passed to Slurm, RuntimeError
-    if it `sends` and there is no Slurm.
+    Raises UsageError if a value of the site or the folder's name cannot be passed to Slurm, and
+    RuntimeError if it `sends` and there is no Slurm.
     """
     from submitit.slurm import slurm
 
@@ -87,7 +86,6 @@ def build_executor(
         def affinity(cls) -> int:
             return 1
 
-    site = load_sites(job.site)
     request = parameters(resources, site, job.name, exclusive=job.exclusive)
     kind = slurm.SlurmExecutor if sends else PrintingExecutor
     # -P keeps the submitting folder off Python's path: a checkout there may be another version.
@@ -99,9 +97,9 @@ def build_executor(
     return executor
 
 
-def script_text(folder: Path, job: JobSpec, resources: Resources, tasks: int) -> str:
+def script_text(folder: Path, job: JobSpec, site: Site, resources: Resources, tasks: int) -> str:
     """The exact script that sbatch gets for an array of this many tasks."""
-    printing = build_executor(folder, job, resources, sends=False)
+    printing = build_executor(folder, job, site, resources, sends=False)
     if tasks > 1:  # one task is no array
         printing.parameters["map_count"] = tasks
     return printing._make_submission_file_text(printing._submitit_command_str, "")

@@ -218,9 +218,9 @@ class Limits:
         return cls(site, Capacity.query(site))
 
     @classmethod
-    def unknown(cls) -> Self:
+    def unknown(cls, site: Site) -> Self:
         """Limits that refuse nothing."""
-        return cls(Site(), Capacity())
+        return cls(site, Capacity())
 
     def notes(self) -> list[str]:
         problems = "; ".join(self.known.problems)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
-from hpcncf.job.load import parse_yaml, read_utf8
-from hpcncf.job.spec import JobSpec, Resources, Settings, refuse, validate_settings
+from hpcncf.job.load import is_site_file, parse_yaml, read_utf8
+from hpcncf.job.spec import Resources, Settings, refuse, validate_settings
 
 # sbatch passes on the whole environment of the submitting shell. If that belongs to another job,
 # these variables would describe the other job to our ranks.
@@ -393,21 +393,13 @@ def personal_sites() -> Path:
     return Path(config) / "hpcncf/sites"
 
 
-def with_absolute_site(job: JobSpec, folder: Path) -> JobSpec:
-    """The job with its site's path made absolute from the job file's folder."""
-    if not _is_path(job.site):
-        return job
-    site = (folder / Path(job.site).expanduser()).resolve()
-    return job.model_copy(update={"site": str(site)})
-
-
-def load_sites(name: str) -> Site:
+def load_site(name: str) -> Site:
     """The site with this name or path. A user's own file overrides a template of the same name.
 
     Raises UsageError.
     """
     path = Path(name)
-    if not _is_path(name):
+    if not is_site_file(name):
         files = list(template_folder().glob(f"*{ENDING}"))
         with contextlib.suppress(OSError):  # an unreadable configuration folder has no sites
             files += personal_sites().glob(f"*{ENDING}")
@@ -422,7 +414,3 @@ def load_sites(name: str) -> Site:
     plain = parse_yaml(read_utf8(path), str(path))
     # A file of comments only is an empty site.
     return validate_settings(Site, {} if plain is None else plain, str(path))
-
-
-def _is_path(name: str) -> bool:
-    return "/" in name or name.endswith(ENDING)

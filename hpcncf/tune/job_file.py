@@ -23,7 +23,6 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import find_refusals
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
-from hpcncf.slurm.site import with_absolute_site
 from hpcncf.tune.search import (
     Ask,
     Figure,
@@ -293,7 +292,7 @@ SUFFIX: Final = "-tune"
 
 def job_of(path: Path, settings: list[str]) -> JobSpec:
     """The job file's settings, under the name of its tuning. Raises UsageError."""
-    job = with_absolute_site(load_job(path, settings), path.parent)
+    job = load_job(path, settings)
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 

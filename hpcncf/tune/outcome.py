@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.slurm.site import load_sites
+from hpcncf.slurm.site import load_site
 from hpcncf.tune.job_file import LONG_ENOUGH, SHORTEST_S, SUFFIX, JobFile, enough, select_whole_runs
 from hpcncf.tune.program import Programs, Setup, Tried, is_equal
 from hpcncf.tune.search import Figure, Known, best_first, compare_figures, is_open
@@ -123,7 +123,7 @@ def _advise(
     runs = [tuning.grid.run(trial.ask) for trial in now.known.trials if trial.whole]
     job, ids = tuning.grid.job, {run.id: run for run in runs}
     name = job.name.removesuffix(SUFFIX)
-    asked = PlannedJob(name=name, runs=ids, job=job, site=load_sites(job.site))
+    asked = PlannedJob(name=name, runs=ids, job=job, site=load_site(job.site))
     choice = "recommended" if tuning.objective == "knee" else tuning.objective
     for among in ([one for _, one in whole], [chosen]):
         table = judge(among)

@@ -22,7 +22,6 @@ from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import plan_file
 from hpcncf.records.claims import later_attempt
-from hpcncf.slurm.site import with_absolute_site
 from hpcncf.state.decide import is_complete, last_attempt, read_attempts
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import run_program
@@ -57,7 +56,7 @@ def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPat
         if environment.place().rank == 0 and results.plan.exists():
             plan_file.add_run(results, plan.job, run)
         elif environment.place().rank == 0:
-            plan_file.leave_plan(results, with_absolute_site(job, source.parent), plan)
+            plan_file.leave_plan(results, job, plan)
     return be_rank(run, results, args.again, over), results.run(run.id)
 
 

@@ -30,7 +30,7 @@ from hpcncf.slurm.batch_script import Source, plain_script, script_text
 from hpcncf.slurm.site import (
     DEAF_AT_FIRST,
     Site,
-    load_sites,
+    load_site,
     module_lines,
     parameters,
     personal_sites,
@@ -38,7 +38,6 @@ from hpcncf.slurm.site import (
     setup_lines,
     teardown_lines,
     template_folder,
-    with_absolute_site,
 )
 
 JobFile = Callable[[str], Path]
@@ -95,7 +94,7 @@ def test_templates_and_examples_are_readable() -> None:
     sites = {path.stem for path in template_folder().glob("*.yaml")}
     assert {"cpu", "gpu"} <= sites
     for name in sites:
-        assert load_sites(name) == load_sites(str(template_folder() / f"{name}.yaml"))
+        assert load_site(name) == load_site(str(template_folder() / f"{name}.yaml"))
     examples = sorted(template_folder().glob("*.sbatch"))
     assert {path.stem for path in examples} == set(SCRIPTS)
     for path in examples:
@@ -108,16 +107,16 @@ def test_sites_are_found_by_name_and_path_and_wrong_ones_named(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     personal_sites().mkdir(parents=True)
     (personal_sites() / "cpu.yaml").write_text("partition: mine\n")
-    assert load_sites("cpu").partition == "mine", "a user's own before the template"
+    assert load_site("cpu").partition == "mine", "a user's own before the template"
     with pytest.raises(UsageError, match=r"no site 'cpus'.*'cpu'.*Known sites: .*cpu, .*gpu"):
-        load_sites("cpus")
+        load_site("cpus")
     (tmp_path / "wrong.yaml").write_text("partitoin: short\n")
     with pytest.raises(UsageError, match=r"wrong\.yaml: unknown key 'partitoin'.*'partition'"):
-        load_sites(str(tmp_path / "wrong.yaml"))
+        load_site(str(tmp_path / "wrong.yaml"))
     job = JobSpec(name="a", site="site.yaml", data=Data(path="d"))
-    assert with_absolute_site(job, tmp_path).site == str(tmp_path / "site.yaml")
+    assert load.make_paths_absolute(job, tmp_path).site == str(tmp_path / "site.yaml")
     named = JobSpec(name="a", site="cpu", data=Data(path="d"))
-    assert with_absolute_site(named, tmp_path) == named
+    assert load.make_paths_absolute(named, tmp_path).site == "cpu"
 
 
 def test_a_site_and_a_job_together_make_the_request() -> None:
@@ -246,11 +245,13 @@ def test_printed_scripts_are_sent_byte_by_byte(
 ) -> None:
     path = job_file(f"site: ./some.yaml\nrepeats: {repeats}\n")
     (path.parent / "some.yaml").write_text(KNOWN_HERE)
-    job = with_absolute_site(load.load_job(path), path.parent)
+    job = load.load_job(path)
     paths = ResultPaths(path.parent / folder)
     submit(paths, job, leave_plan(paths, job, load.build_plan(job, path)), "slurm")
     logs = paths.submitit(user())
-    assert fake_slurm.submitted == [script_text(logs, job, job.resources, repeats)]
+    assert fake_slurm.submitted == [
+        script_text(logs, job, load_site(job.site), job.resources, repeats)
+    ]
 
 
 def test_the_script_of_a_site_that_sets_everything(
@@ -261,7 +262,7 @@ def test_the_script_of_a_site_that_sets_everything(
     job, _ = planned(mem_gb=1, timeout_min=2)
     job = job.model_copy(update={"site": str(tmp_path / "all.yaml")})
     assert (
-        script_text(Path("/shared/results"), job, job.resources, 2)
+        script_text(Path("/shared/results"), job, load_site(job.site), job.resources, 2)
         == (DATA / "site.sh").read_text()
     )
 
@@ -270,7 +271,7 @@ def test_the_script_of_a_site_that_sets_everything(
 def test_a_folder_whose_name_slurm_would_interpret_is_refused(folder: str) -> None:
     job, _ = planned()
     with pytest.raises(UsageError, match=r"Slurm interprets .*Choose --results"):
-        script_text(Path("/shared") / folder, job, job.resources, 1)
+        script_text(Path("/shared") / folder, job, load_site(job.site), job.resources, 1)
 
 
 TEXTS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -353,8 +354,10 @@ def test_by_hand_slurm_gets_the_same_request(tmp_path: Path) -> None:
     for repeats in (1, 3):
         job, runs = planned(repeats, nodes=2, gpus_per_node=1, mem_gb=0.5)
         job = job.model_copy(update={"site": str(tmp_path / "all.yaml"), "exclusive": True})
-        plain = plain_script(job, load_sites(job.site), runs, SOURCE)
-        assert flags(plain) == flags(script_text(tmp_path, job, job.resources, repeats))
+        plain = plain_script(job, load_site(job.site), runs, SOURCE)
+        assert flags(plain) == flags(
+            script_text(tmp_path, job, load_site(job.site), job.resources, repeats)
+        )
     assert "#SBATCH --mem=1536M" in by_hand(Site(), mem_gb=1.5)
 
 

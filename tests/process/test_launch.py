@@ -38,7 +38,6 @@ from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import End, utc_now, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
-from hpcncf.slurm.site import with_absolute_site
 from hpcncf.state import status
 
 JobFile = Callable[[str], Path]
@@ -50,7 +49,7 @@ grid:
 
 
 def prepared(path: Path, *overrides: str) -> tuple[ResultPaths, JobSpec, Plan]:
-    job = with_absolute_site(load.load_job(path, overrides), path.parent)
+    job = load.load_job(path, overrides)
     paths = ResultPaths(path.parent / "results" / job.name)
     return paths, job, leave_plan(paths, job, load.build_plan(job, path, overrides))
 

@@ -32,7 +32,7 @@ from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
 from hpcncf.slurm.batch_script import guard_line, make_private_folder
-from hpcncf.slurm.site import load_sites
+from hpcncf.slurm.site import load_site
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")])
@@ -119,7 +119,7 @@ def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
     evil = f"!!python/object/apply:os.system ['touch {tmp_path}/done']\n"
     for name, read in (
         ("job.yaml", load.load_job),
-        ("site.yaml", lambda p: load_sites(str(p))),
+        ("site.yaml", lambda p: load_site(str(p))),
     ):
         path = tmp_path / name
         path.write_text(f"name: {evil}")

@@ -397,7 +397,7 @@ def test_without_the_data_there_is_a_job_file_and_no_script(data: str, tmp_path:
     paths = make_results.demo(tmp_path, data={"path": str(tmp_path / "data"), "dataset": "frappe"})
     make_results.complete(paths)
     if data == "other data":
-        other = make_results.manifest(dataset="movielens", key="key")
+        other = make_results.manifest(dataset="movielens", key="other")
         (tmp_path / "data/manifest.json").write_text(other.model_dump_json())
     else:
         make_results.of_format_3(tmp_path / "data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import make_results
@@ -17,6 +18,8 @@ from hpcncf.records.claims import claim_attempt
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, begin
+from hpcncf.slurm.preflight import Capacity, Limits
+from hpcncf.slurm.site import Site
 from hpcncf.state.status import RunState
 
 JOB = JobSpec(name="demo", data=Data(path="/d"), resources=Resources(timeout_min=30))
@@ -33,8 +36,19 @@ def timed_out(tmp_path: Path) -> ResultPaths:
     return paths
 
 
+@dataclass(frozen=True)
+class AtFullPartition(Limits):
+    """Limits that every request exceeds."""
+
+    why: str
+
+    def refusal(self, resources: Resources) -> str | None:  # noqa: ARG002
+        return self.why
+
+
 def escalated(paths: ResultPaths, refused: str | None = None) -> list[RequestChange]:
-    _, changes = retry.escalate(paths, JOB, lambda _: refused)
+    limits = AtFullPartition(Site(), Capacity(), refused) if refused else None
+    _, changes = retry.escalate(paths, JOB, limits)
     return list(changes)
 
 
@@ -67,11 +81,9 @@ def test_escalated_runs_that_had_no_room_do_not_get_still_more(timed_out: Result
 def test_memory_grows_only_if_the_site_requests_it(tmp_path: Path) -> None:
     run = plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
     assert retry.ran_out_of(RunState(run, "out_of_memory", "", 1, [], None, [])) == "mem_gb"
-    change = retry.enlarged(run, "mem_gb", JOB, lambda _: None)
+    change = retry.enlarged(run, "mem_gb", JOB, Limits.unknown(Site()))
     assert (change.after, change.why_not) == (2 * run.resources.mem_gb, "")
-    (tmp_path / "site.yaml").write_text("memory: none\n")
-    job = JOB.model_copy(update={"site": str(tmp_path / "site.yaml")})
-    change = retry.enlarged(run, "mem_gb", job, lambda _: None)
+    change = retry.enlarged(run, "mem_gb", JOB, Limits.unknown(Site(memory="none")))
     assert (change.after, change.before) == (change.before, run.resources.mem_gb)
     assert "asks Slurm for no memory" in change.why_not
 

@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import ValidationError
 
-from hpcncf.data.manifest import DataError
+from hpcncf.data.manifest import DataError, content_key
 from hpcncf.errors import UsageError
 from hpcncf.files import write_text
 from hpcncf.job.expand import expand_job
-from hpcncf.job.load import apply_override, build_plan, load_job
+from hpcncf.job.load import apply_override
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.paths import ResultPaths
@@ -461,7 +461,7 @@ def write_advice(
         if advice:
             write_text(job, advice.job_yaml)
             if purpose != "repeat":  # which has several points
-                text = _batch_script(job, planned.site, paths.folder.resolve().parent)
+                text = _batch_script(advice.job, planned, job, paths.folder.resolve().parent)
             written.append(WrittenAdvice(advice, job, script if text else None))
         else:
             job.unlink(missing_ok=True)
@@ -472,11 +472,20 @@ def write_advice(
     return written
 
 
-def _batch_script(path: Path, site: Site, results: Path) -> str | None:
-    """What `hpcncf plan --by-hand` prints of the job file."""
-    job = load_job(path)
-    source = Source(path.resolve(), results / job.name)
-    try:
-        return plain_script(job, site, build_plan(job, path).runs, source, NOTE)
-    except (UsageError, DataError):  # other data, of another format; runs side by side
+def _batch_script(job: JobSpec, planned: PlannedJob, path: Path, results: Path) -> str | None:
+    """The script that `hpcncf plan --by-hand` prints of the job file at `path`.
+
+    None for runs side by side, which no plain script can start, and if the data is another by now.
+    """
+    runs = planned.expand(job)
+    if runs[0].resources.packed or not all(map(_has_planned_data, runs)):
         return None
+    return plain_script(job, planned.site, runs, Source(path.resolve(), results / job.name), NOTE)
+
+
+def _has_planned_data(run: Run) -> bool:
+    """Whether the run's data is as planned, or is not on this machine."""
+    try:
+        return run.data is None or content_key(Path(run.data.path)) in (None, run.data_key)
+    except DataError:
+        return False
