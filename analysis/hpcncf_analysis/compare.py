@@ -16,6 +16,7 @@ from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import RankRecord, RecordError, read_record
+from hpcncf.table import Table, escape_markdown
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     Configuration,
@@ -76,7 +77,6 @@ FIGURES: Final = (
 SPEEDS: Final = {"instances_per_s": "/s", "steps_per_s": " steps/s"}
 # With so many comparisons some differ by chance alone.
 MANY: Final = 5
-HEADS: Final = ("configuration", "A", "B", "B / A", "", "HR@10")
 
 
 @dataclass(frozen=True)
@@ -416,8 +416,8 @@ def above(found: Comparison) -> list[str]:
     return [*sides, *(changes or ["same settings, same software, same machine"])]
 
 
-def rows(found: Comparison) -> list[list[str]]:
-    """Under HEADS; the last is all of them together, where there are several."""
+def pairs_table(found: Comparison) -> Table:
+    """A row for each configuration; the last is all of them together, if there are several."""
     table = []
     for pair in found.pairs:
         speeds = [_format_speed(one, found.speed_of) for one in (pair.a, pair.b)]
@@ -429,7 +429,8 @@ def rows(found: Comparison) -> list[list[str]]:
     if found.overall:
         ratio = found.overall
         table.append(["all together", "", "", _format_ratio(ratio), ratio.verdict, ""])
-    return table
+    columns = ["configuration", "A", "B", "B / A", "verdict", "HR@10"]
+    return Table(columns, table, frozenset({"verdict", "HR@10"}), max_markdown_rows=len(table))
 
 
 def _format_speed(one: Configuration, speed_of: str) -> str:
@@ -500,19 +501,11 @@ def verdicts(found: Comparison, threshold: float) -> list[str]:
 
 def markdown(found: Comparison, threshold: float | None) -> str:
     """For a pull request: one table, what changed, what to mind."""
-    table = [list(HEADS), ["---", "---:", "---:", "---:", "---", "---"]]
-    table += [list(map(_escape, row)) for row in rows(found)]
     parts = [
-        [f"- {_escape(line)}" for line in above(found)],
-        [f"| {' | '.join(cells)} |" for cells in table],
-        [f"- {_escape(line)}" for line in below(found)],
+        [f"- {escape_markdown(line)}" for line in above(found)],
+        [pairs_table(found).markdown()],
+        [f"- {escape_markdown(line)}" for line in below(found)],
     ]
     if threshold is not None:
-        parts.insert(0, [f"**{_escape(text)}**  " for text in verdicts(found, threshold)])
+        parts.insert(0, [f"**{escape_markdown(text)}**  " for text in verdicts(found, threshold)])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-
-
-def _escape(text: str) -> str:
-    for mark in ("\\", "|", "*", "_", "`", "<", "["):
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split("\n"))

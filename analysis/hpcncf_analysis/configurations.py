@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import median
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from hpcncf.collect.resource_columns import METRIC, PARAMETER, is_number
 from hpcncf.job.identity import SEED
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.text import pluralize
-from hpcncf_analysis.formatting import NONE
 
 Row = Mapping[str, Any]
 
@@ -204,57 +202,6 @@ def karp_flatt(speedup: float, times_the_cores: float) -> float | None:
     if times_the_cores <= 1 or speedup <= 0:
         return None
     return (1 / speedup - 1 / times_the_cores) / (1 - 1 / times_the_cores)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A heading for each column, then rows as wide; the first column is text.
-
-    Headings `group: name` of neighbours belong together.
-    """
-
-    columns: list[str]
-    rows: list[list[str]]
-    texts: frozenset[str] = frozenset()
-    """The other columns of text, not of figures."""
-    keys: Sequence[Sequence[float | None]] = ()
-    """[row][column] what a column of figures is sorted by, if its texts do not sort."""
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        """Each group's heading and how many columns it spans; a column of none is its own."""
-        parts = [column.rpartition(": ") for column in self.columns]
-        runs = groupby(parts, key=lambda part: part[0] or part[2])
-        members = [list(run) for _, run in runs]
-        return [(run[0][0], len(run)) for run in members]
-
-    @property
-    def names(self) -> list[str]:
-        """The headings without their groups."""
-        return [column.rpartition(": ")[2] for column in self.columns]
-
-    @property
-    def wraps(self) -> bool:
-        """Whether its last column is prose."""
-        return self.columns[-1] in self.texts
-
-    @property
-    def without_empty_columns(self) -> Table:
-        """The same without columns that say nothing of any row."""
-        kept = [
-            at
-            for at in range(len(self.columns))
-            if not at or any(row[at] not in ("", NONE) for row in self.rows)
-        ]
-        return replace(
-            self,
-            columns=[self.columns[at] for at in kept],
-            rows=[[row[at] for at in kept] for row in self.rows],
-            keys=[[row[at] for at in kept] for row in self.keys],
-        )
-
-    def key(self, row: int, column: int) -> float | None:
-        return self.keys[row][column] if self.keys else None
 
 
 def summarize_repeats(rows: Sequence[Row]) -> dict[str, float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import floor, log10
 
-from hpcncf import text
+from hpcncf import table, text
 
-NONE = "–"
+NONE = table.NONE
 THIN = "\u202f"
 
 

@@ -14,9 +14,9 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.table import Table
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
-    Table,
     format_shape,
     format_threads,
     label_settings,

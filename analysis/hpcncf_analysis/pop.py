@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import Configuration, Table, group_by_series
+from hpcncf.table import Table
+from hpcncf_analysis.configurations import Configuration, group_by_series
 from hpcncf_analysis.formatting import format_percent
 from hpcncf_analysis.scaling import comparison_cautions
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import Configuration, Table
+from hpcncf.table import Table
+from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.formatting import NONE, format_duration, format_number, format_ratio
 
 Row = Mapping[str, Any]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from hpcncf.table import Table
 from hpcncf.text import pluralize
-from hpcncf_analysis.configurations import Configuration, Table, settings_without_effect
+from hpcncf_analysis.configurations import Configuration, settings_without_effect
 from hpcncf_analysis.formatting import (
     NONE,
     format_duration,

@@ -8,10 +8,10 @@ from math import isinf
 from typing import Any, Final, Literal
 
 from hpcncf.collect.training_columns import unsteady
+from hpcncf.table import Table
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     Configuration,
-    Table,
     format_threads,
     group_by_series,
     label_settings,

@@ -90,12 +90,12 @@ def _side(name: str, results: Path | None, repeats: bool) -> Side:
 
 
 def _show(found: Comparison, threshold: float | None) -> None:
-    from hpcncf.cli.output import filled, table_layout
-    from hpcncf_analysis.compare import HEADS, above, below, rows, verdicts
+    from hpcncf.cli.output import filled, width
+    from hpcncf_analysis.compare import above, below, pairs_table, verdicts
 
     for line in above(found):
         print(filled(line))
-    print(f"\n{table_layout(HEADS, rows(found))}")
+    print(f"\n{pairs_table(found).layout(width())}")
     notes = below(found)
     if notes:
         print()

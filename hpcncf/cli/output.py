@@ -10,11 +10,11 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import UsageError, printable
+from hpcncf.table import Table
 from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 # A run's first letters, as git's: enough to name it in any command.
 ID: Final = 8
-# The fewest letters that a table's last and its widest column are cut to.
-LAST: Final = 36
-WIDEST: Final = 20
 # Of a setting's value; a command of a thousand words would fill the screen.
 LONGEST_VALUE: Final = 120
 # Of more settings that vary, only those are shown that differ from most runs.
@@ -105,34 +102,8 @@ def filled(sentence: str, indent: str = "") -> str:
 
 
 def table_layout(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need; the widest and the last wrap where the line is too short."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    natural = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    widths = _fitted(natural, width() - 2 * (len(heads) - 1))
-    return "\n".join(line for row in [heads, *rows] for line in _wrapped(widths, row))
-
-
-def _fitted(natural: Sequence[int], room: int) -> list[int]:
-    """The widths, those of the last column and the widest other one cut to the room there is."""
-    *others, last = natural
-    if not others:
-        return [min(last, room)]
-    widest = max(range(len(others)), key=others.__getitem__)
-    spare = room - min(last, LAST) - (sum(others) - others[widest])
-    others[widest] = min(others[widest], max(spare, WIDEST))
-    return [*others, max(room - sum(others), LAST // 2)]
-
-
-def _wrapped(widths: Sequence[int], row: Sequence[str]) -> list[str]:
-    cells = [
-        textwrap.wrap(cell, wide or 1, break_on_hyphens=False)
-        for cell, wide in zip(row, widths, strict=True)
-    ]
-    lines = zip_longest(*cells, fillvalue="") if any(cells) else [("",) * len(widths)]
-    return [
-        "  ".join(part.ljust(wide) for part, wide in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+    """The table for this terminal's width."""
+    return Table(list(heads), [list(row) for row in rows]).layout(width())
 
 
 def counts(states: Sequence[RunState]) -> str:

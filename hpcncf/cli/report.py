@@ -45,7 +45,7 @@ def _share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.cli.output import filled, format_path, table_layout
+    from hpcncf.cli.output import filled, format_path, width
     from hpcncf.records.plan_file import writing
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     print(collect.summary(found))
     print(f"\n{filled(data.conclusion.sentence)}\n")
     if table := data.conclusion.choices:
-        print(f"{table_layout(table.columns, table.rows)}\n")
+        print(f"{table.layout(width())}\n")
     for sentence in terminal_sentences(data):
         print(f"{filled(sentence)}\n")
     html = paths.report / "report.html"

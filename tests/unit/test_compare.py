@@ -25,7 +25,7 @@ from hpcncf_analysis.compare import (
     changed_environment,
     compare,
     find_moved_phase,
-    rows,
+    pairs_table,
     side_from_results,
 )
 
@@ -188,7 +188,7 @@ def test_a_worse_model_fails_the_check_however_fast(before: ResultPaths, tmp_pat
     found = compared(before, study(tmp_path, change=worse))
     assert [pair.quality for pair in found.pairs] == ["worse", "worse"]
     assert found.failures(0.05) == [f"{pair.label}: HR@10 is worse" for pair in found.pairs]
-    assert rows(found)[0][-1] == "0.802 → 0.400, worse"
+    assert pairs_table(found).rows[0][-1] == "0.802 → 0.400, worse"
 
 
 def test_qualities_of_other_candidates_are_not_compared(
@@ -248,7 +248,7 @@ def test_commands_are_compared_by_their_time_and_their_metrics_shown(tmp_path: P
     found = compared(a, command(tmp_path / "b", 50.0, accuracy=0.5, stage="two"))
     assert found.speed_of == "runs_per_hour"
     assert found.pairs[0].ratio.value == pytest.approx(2)
-    assert rows(found)[0][1:3] == ["1:40 min", "50\u202fs"]
+    assert pairs_table(found).rows[0][1:3] == ["1:40\u202fmin", "50\u202fs"]
     assert found.pairs[0].metrics == [("accuracy", 0.91, 0.5)]
     assert any("reported accuracy 0.91 → 0.5" in line for line in below(found))
     assert not found.failures(0.05)
@@ -263,7 +263,7 @@ def test_remedies_are_a_setting_and_a_run_ended_early_is_compared_by_its_steps(
     found = compare(replace(whole, rows=[a]), replace(whole, rows=[b]))
     assert [str(each) for each in found.settings] == ["remedies: none → rowwise"]
     assert found.pairs[0].ratio.value == pytest.approx(3)
-    assert rows(found)[0][1:3] == ["10 steps/s", "30 steps/s"]
+    assert pairs_table(found).rows[0][1:3] == ["10 steps/s", "30 steps/s"]
 
 
 @pytest.mark.parametrize(

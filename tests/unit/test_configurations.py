@@ -9,10 +9,10 @@ import make_configurations
 import pytest
 
 from hpcncf.job.spec import Training
+from hpcncf.table import Table
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     Configuration,
-    Table,
     commonest_values,
     figure_labels,
     group_by_series,
@@ -170,7 +170,7 @@ def test_hours_below_each_other_have_the_unit_in_which_the_least_can_be_read() -
         (format_duration, 12.34, "12.3 s"),
         (format_duration, 61.0, "61 s"),
         (format_duration, 130.0, "2:10 min"),
-        (format_duration, 3700.0, "1:01:40"),
+        (format_duration, 3700.0, "1 h 2 min"),
         (format_number, None, "–"),
         (format_number, 0.0, "0"),
         (format_number, 4.39e-5, "0.0000439"),

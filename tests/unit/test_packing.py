@@ -8,11 +8,12 @@ import pytest
 from test_configurations import row
 from test_report_sections import material
 
+from hpcncf.table import Table
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.packing import TITLE, curves, left_out, sentences
-from hpcncf_analysis.report.section import BulletList, FigureRow, TableBlock
+from hpcncf_analysis.report.section import BulletList, FigureRow
 from hpcncf_analysis.report.sections import side_by_side
 from hpcncf_analysis.report.sections.side_by_side import packing_figure
 
@@ -122,8 +123,8 @@ def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> N
     points, figures, grid, _ = side_by_side.build(material(FALLS)).parts
     assert isinstance(points, BulletList)
     assert isinstance(figures, FigureRow)
-    assert isinstance(grid, TableBlock)
-    assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
+    assert isinstance(grid, Table)
+    assert grid.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
 
 
 def test_the_conclusion_points_to_packs_if_some_were_measured() -> None:

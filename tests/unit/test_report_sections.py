@@ -18,8 +18,9 @@ from test_scaling import epochs, generated, ranked
 from hpcncf.cli import report as verb
 from hpcncf.collect.collect import Collected, collect
 from hpcncf.records.schema import write_record
+from hpcncf.table import Table
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.configurations import Configuration, Table, group_configurations
+from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.formatting import NONE
 from hpcncf_analysis.report import build
@@ -30,7 +31,6 @@ from hpcncf_analysis.report.section import (
     RenderedFigure,
     ReportData,
     Section,
-    TableBlock,
 )
 from hpcncf_analysis.report.sections import causes, model_quality, ranks, resources
 from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS
@@ -86,11 +86,11 @@ def rank(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def grids(parts: Sequence[Part]) -> list[Table]:
-    return [part.table for part in parts if isinstance(part, TableBlock)]
+    return [part for part in parts if isinstance(part, Table)]
 
 
 def titles(parts: Sequence[Part]) -> list[str]:
-    return [part.title for part in parts if isinstance(part, TableBlock)]
+    return [part.title for part in parts if isinstance(part, Table)]
 
 
 def texts(parts: Sequence[Part]) -> str:
@@ -207,7 +207,7 @@ def test_a_pull_request_gets_the_first_rows_of_a_long_table_and_every_remedy(
     job = yaml.safe_load((Path(__file__).parents[2] / "jobs/remedies.yaml").read_text())
     assert len(job["points"]) < MAX_REMEDY_ROWS
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
-    section = Section("runs", "Runs", [TableBlock(table, in_markdown=rows)])
+    section = Section("runs", "Runs", [replace(table, max_markdown_rows=rows)])
     page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "alerts": []}
     seen = render_markdown({**page, "sections": [section]})
     assert seen.count("| run-") == 50 - left_out

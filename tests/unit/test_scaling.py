@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_configurations import row
 
-from hpcncf_analysis.configurations import Table, group_configurations, karp_flatt
+from hpcncf.table import Table
+from hpcncf_analysis.configurations import group_configurations, karp_flatt
 from hpcncf_analysis.quality import describe_time_to_quality, time_to_target, times_to_quality
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_table
 from hpcncf_analysis.report.sections.speed import (

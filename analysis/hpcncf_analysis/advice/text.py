@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hpcncf.collect.resource_columns import PARAMETER
+from hpcncf.table import Table
 from hpcncf.text import pluralize
 from hpcncf_analysis.advice.judge import (
     CHOICES,
@@ -22,7 +23,6 @@ from hpcncf_analysis.advice.next_job import Advice, why_not
 from hpcncf_analysis.advice.request import format_yaml_value, memory_to_request_gb
 from hpcncf_analysis.configurations import (
     Configuration,
-    Table,
     commonest_values,
     varying_settings,
 )

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hpcncf.errors import printable
+from hpcncf.table import escape_markdown
 from hpcncf_analysis.report.figure_style import VARIABLES
 from hpcncf_analysis.report.section import RenderedFigure
 
@@ -59,7 +60,7 @@ def _environment(escape: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["inline"] = inline_figure
-    environment.filters["cell"] = markdown_cell
+    environment.filters["cell"] = escape_markdown
     environment.filters["code"] = mark_commands
     environment.filters["trusted"] = Markup  # our own script and policy
     return environment
@@ -91,8 +92,3 @@ def inline_figure(drawn: RenderedFigure) -> Markup:
 def mark_commands(text: str) -> Markup:
     """Convert a text to HTML, with words in backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def markdown_cell(text: str) -> str:
-    """Text as a cell of a Markdown table: no pipes, lines or tags of its own."""
-    return re.sub(r"([\\|<>*_`\[\]])", r"\\\1", text).replace("\n", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 
 from hpcncf.collect.collect import Collected
 from hpcncf.paths import ResultPaths
+from hpcncf.table import Table
 from hpcncf_analysis.advice.judge import Judgement, Outcomes
 from hpcncf_analysis.advice.next_job import WrittenAdvice
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.configurations import Configuration, Table, completed_runs
+from hpcncf_analysis.configurations import Configuration, completed_runs
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.formatting import format_interval, format_number
 from hpcncf_analysis.report.figure_style import FORMATS, fix_layout, report_style, save_figure
@@ -47,16 +48,6 @@ class DefinitionList:
 
 
 @dataclass(frozen=True)
-class TableBlock:
-    kind: ClassVar[str] = "grid"
-    table: Table
-    sortable: bool = False
-    title: str = ""
-    in_markdown: int = 20
-    """Rows that Markdown shows: GitHub takes 65,536 characters."""
-
-
-@dataclass(frozen=True)
 class CodeBlock:
     kind: ClassVar[str] = "code"
     text: str
@@ -80,7 +71,7 @@ class FigureRow:
     drawn: Sequence[RenderedFigure]
 
 
-Part = Paragraph | BulletList | DefinitionList | TableBlock | CodeBlock | FigureRow
+Part = Paragraph | BulletList | DefinitionList | Table | CodeBlock | FigureRow
 
 
 @dataclass(frozen=True)
@@ -121,7 +112,7 @@ def figures_table(shown: Sequence[Configuration], columns: Sequence[Column]) -> 
 
 
 def titled_table(table: Table | None, title: str) -> list[Part]:
-    return [TableBlock(table, title=title)] if table else []
+    return [replace(table, title=title)] if table else []
 
 
 @dataclass(frozen=True)

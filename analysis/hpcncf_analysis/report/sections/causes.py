@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from hpcncf.table import Table
 from hpcncf_analysis import remedy_effects
 from hpcncf_analysis.advice.text import describe_gain
-from hpcncf_analysis.configurations import Table
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.formatting import NONE, format_interval, format_ratio
-from hpcncf_analysis.report.section import Paragraph, Part, ReportData, Section, TableBlock
+from hpcncf_analysis.report.section import Paragraph, Part, ReportData, Section
 
 Row = Mapping[str, Any]
 
@@ -53,7 +54,7 @@ def build(data: ReportData) -> Section:
                 " ".join(filter(None, (finding.remedy, format.settings(finding.changes)))),
             ]
             rows.append(cells)
-    table = TableBlock(Table(list(COLUMNS), rows, TEXTS))
+    table = Table(list(COLUMNS), rows, TEXTS)
     note = Paragraph("Of each configuration's first run, its primary cause first.", note=True)
     return Section("causes", "Why the runs were no faster", [table, note] if rows else [])
 
@@ -63,7 +64,7 @@ def build_remedies(data: ReportData) -> Section:
     effects = remedy_effects.measure_effects(data.shown)
     if table := remedy_effects.remedies_table(effects):
         note = Paragraph(remedy_effects.describe_baseline(effects), note=True)
-        return Section("remedies", title, [TableBlock(table, in_markdown=MAX_REMEDY_ROWS), note])
+        return Section("remedies", title, [replace(table, max_markdown_rows=MAX_REMEDY_ROWS), note])
     named = any(row["baseline"] and not row["retired"] for row in data.found.runs)
     measured = any(one.rows[0].get("baseline") for one in data.shown)
     return Section("remedies", title, [Paragraph(UNMEASURED)] if named and not measured else [])
@@ -93,7 +94,7 @@ def build_predictions(data: ReportData) -> Section:
         right = f"{sum(measured)} of {len(measured)} measured predictions were right"
         summary = f"{right} within 25\u202f%."
     table = Table(list(SCORE_COLUMNS), rows, SCORE_TEXTS)
-    parts: list[Part] = [Paragraph(summary), TableBlock(table), Paragraph(SCORE_NOTE, note=True)]
+    parts: list[Part] = [Paragraph(summary), table, Paragraph(SCORE_NOTE, note=True)]
     return Section("predicted", title, parts)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from hpcncf.table import Table
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     MAX_LABELLED,
     Configuration,
-    Table,
     format_column_name,
     group_by_series,
     numeric_metrics,
@@ -32,7 +33,6 @@ from hpcncf_analysis.report.section import (
     Paragraph,
     ReportData,
     Section,
-    TableBlock,
     figures_table,
 )
 from hpcncf_analysis.usl import range_confidence
@@ -177,5 +177,5 @@ def build(data: ReportData) -> Section:
     accounting = describe_accounting(data.runs, data.found.unaccounted)
     notes = [*main_notes(data.shown), *([accounting] if accounting else [])]
     return Section(
-        "compared", title, [TableBlock(main, sortable=True), Paragraph(" ".join(notes), True)]
+        "compared", title, [replace(main, sortable=True), Paragraph(" ".join(notes), True)]
     )

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from hpcncf_analysis.configurations import Configuration, Table, figure_labels, select_fastest
+from hpcncf.table import Table
+from hpcncf_analysis.configurations import Configuration, figure_labels, select_fastest
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,
@@ -27,7 +28,6 @@ from hpcncf_analysis.report.section import (
     Part,
     ReportData,
     Section,
-    TableBlock,
     figures_table,
     titled_table,
 )
@@ -66,7 +66,7 @@ def build(data: ReportData) -> Section:
     parts = data.draw(drawing)
     if table := quality_table(data.shown):
         note = quality_note(data.runs)
-        parts = [*([Paragraph(note)] if note else []), *parts, TableBlock(table)]
+        parts = [*([Paragraph(note)] if note else []), *parts, table]
     return Section("quality", "Quality", [*parts, *time_to_quality_parts(data)])
 
 
@@ -85,7 +85,7 @@ def build_epochs(data: ReportData) -> Section:
     ]
     table = Table(["configuration", "epoch", *EPOCH_TIMES, *EPOCH_SCORES], rows)
     title = "Epochs of each configuration's first run"
-    return Section("epochs", title, [TableBlock(table)] if rows else [], folded=True)
+    return Section("epochs", title, [table] if rows else [], folded=True)
 
 
 def quality_table(shown: Sequence[Configuration]) -> Table | None:

@@ -13,7 +13,6 @@ from hpcncf_analysis.report.section import (
     Part,
     ReportData,
     Section,
-    TableBlock,
 )
 
 PURPOSES: Final[dict[Purpose, str]] = {
@@ -28,7 +27,7 @@ def build(data: ReportData) -> Section:
     """Section with the advised request; empty without advice."""
     parts: list[Part] = []
     if data.table and (table := all_rows_table(data.table)):
-        parts += [TableBlock(table), Paragraph(all_rows_note(data.table), note=True)]
+        parts += [table, Paragraph(all_rows_note(data.table), note=True)]
     for written in data.written:
         advice = written.advice
         title = PURPOSES[advice.purpose]

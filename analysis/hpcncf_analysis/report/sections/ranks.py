@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from hpcncf_analysis.configurations import Table
+from hpcncf.table import Table
 from hpcncf_analysis.formatting import format_hundredths, format_number, format_percent
 from hpcncf_analysis.pop import SLOWER, pop_from_rows, pop_table
 from hpcncf_analysis.report.figure_style import PHASES_STYLE, legend_above, name_rows, new_figure
@@ -17,7 +18,6 @@ from hpcncf_analysis.report.section import (
     Paragraph,
     ReportData,
     Section,
-    TableBlock,
     figures_table,
     titled_table,
 )
@@ -66,7 +66,7 @@ def build(data: ReportData) -> Section:
     )
     if ranks and chosen:
         title = f"{label}, run {chosen.rows[0]['run_id']}"
-        parts.append(TableBlock(ranks_table(ranks), title=title))
+        parts.append(replace(ranks_table(ranks), title=title))
     if pop := pop_table(data.shown, data.found.ranks):
         parts += titled_table(pop, "Where the ranks' efficiency goes")
         parts.append(Paragraph(POP_NOTE, note=True))

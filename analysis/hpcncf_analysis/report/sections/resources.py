@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC
-from hpcncf_analysis.configurations import Configuration, Table
+from hpcncf.table import Table
+from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.formatting import (
     NONE,
     THIN,
@@ -20,7 +22,6 @@ from hpcncf_analysis.report.section import (
     Part,
     ReportData,
     Section,
-    TableBlock,
     figures_table,
 )
 
@@ -97,7 +98,7 @@ def memory_parts(data: ReportData) -> list[Part]:
         ]
         rows.append([one.label, *cells])
     table = Table([*MEMORY_COLUMNS, *RANK_COLUMNS, *(SHORTAGE[name] for name in short)], rows)
-    return [TableBlock(table), Paragraph(NOTE, note=True)]
+    return [table, Paragraph(NOTE, note=True)]
 
 
 def _most(rows: Sequence[Row], name: str) -> float | None:
@@ -111,7 +112,7 @@ def traffic_parts(data: ReportData) -> list[Part]:
     if not moved:
         return []
     table = figures_table(moved, [Column(heading, name) for name, heading in TRAFFIC.items()])
-    return [TableBlock(table, title="Traffic, MiB/s"), Paragraph(TRAFFIC_NOTE, note=True)]
+    return [replace(table, title="Traffic, MiB/s"), Paragraph(TRAFFIC_NOTE, note=True)]
 
 
 def build_gpus(data: ReportData) -> Section:
@@ -125,7 +126,7 @@ def build_gpus(data: ReportData) -> Section:
             row[table.columns.index(heading)] += _describe(one, column)
     reported = any(row.get("gpu_model") for one in had for row in one.rows)
     note = Paragraph(GPU_NOTE if reported else NO_NVML_NOTE, note=True)
-    return Section("gpus", "What the GPUs did", [TableBlock(table), note])
+    return Section("gpus", "What the GPUs did", [table, note])
 
 
 def _describe(one: Configuration, column: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from hpcncf.table import Table
 from hpcncf.text import pluralize
-from hpcncf_analysis.configurations import Table
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,
@@ -22,7 +23,6 @@ from hpcncf_analysis.report.section import (
     Part,
     ReportData,
     Section,
-    TableBlock,
 )
 
 Row = Mapping[str, Any]
@@ -51,7 +51,7 @@ MAX_OPEN_ROWS: Final = 12
 def build(data: ReportData) -> Section:
     table = every_run_table(data.found.runs)
     note = Paragraph("A heading sorts the table, if the browser runs scripts.", note=True)
-    parts: list[Part] = [TableBlock(table, sortable=True), note]
+    parts: list[Part] = [replace(table, sortable=True), note]
     return Section(
         "runs", "Every run", parts if table.rows else [], folded=len(table.rows) > MAX_OPEN_ROWS
     )
@@ -59,19 +59,19 @@ def build(data: ReportData) -> Section:
 
 def build_unfinished(data: ReportData) -> Section:
     waiting = [r for r in data.found.runs if r["state"] != "completed" and not r["retired"]]
-    parts = [TableBlock(every_run_table(waiting))] if waiting else []
+    parts = [every_run_table(waiting)] if waiting else []
     return Section("unfinished", "Runs that are not complete", parts)
 
 
 def build_attempts(data: ReportData) -> Section:
     table, cost = attempt_table(data.found.attempts), describe_interruption_cost(data.runs)
-    parts: list[Part] = [*([Paragraph(cost)] if cost else []), TableBlock(table)]
+    parts: list[Part] = [*([Paragraph(cost)] if cost else []), table]
     return Section("attempts", "Interrupted and begun again", parts if table.rows else [])
 
 
 def build_warnings(data: ReportData) -> Section:
     table = warnings_table(data.found.runs)
-    parts: list[Part] = [TableBlock(table)] if table else []
+    parts: list[Part] = [table] if table else []
     if data.found.skipped:
         parts += [Paragraph("Files that were skipped:"), BulletList(data.found.skipped)]
     return Section("warnings", "Warnings", parts)

@@ -18,7 +18,6 @@ from hpcncf_analysis.report.section import (
     Paragraph,
     ReportData,
     Section,
-    TableBlock,
 )
 
 NOTE: Final = (
@@ -46,7 +45,7 @@ def build(data: ReportData) -> Section:
     parts = [
         BulletList([sentence for each in found for sentence in sentences(each)]),
         *data.draw(drawing),
-        TableBlock(table(found)),
+        table(found),
         Paragraph(note, note=True),
     ]
     return Section("packing", TITLE, parts)

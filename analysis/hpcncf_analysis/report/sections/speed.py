@@ -19,10 +19,10 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
+from hpcncf.table import Table
 from hpcncf_analysis.configurations import (
     MAX_LABELLED,
     Configuration,
-    Table,
     figure_labels,
     group_by_series,
     karp_flatt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpcncf.collect.training_columns import PHASES_TRAINED
-from hpcncf_analysis.configurations import Configuration, Table, select_fastest
+from hpcncf.table import Table
+from hpcncf_analysis.configurations import Configuration, select_fastest
 from hpcncf_analysis.formatting import format_number, format_percent
 from hpcncf_analysis.report.figure_style import (
     FAINT,
@@ -28,7 +30,6 @@ from hpcncf_analysis.report.section import (
     Paragraph,
     ReportData,
     Section,
-    TableBlock,
     figures_table,
 )
 from hpcncf_analysis.report.sections.timeline import timeline_parts
@@ -82,11 +83,11 @@ def build(data: ReportData) -> Section:
     )
     if times := times_table(data.shown):
         note = evaluation_note(data.shown)
-        parts.append(TableBlock(times, title="The whole run, beside its steps"))
+        parts.append(replace(times, title="The whole run, beside its steps"))
         parts += [Paragraph(note)] if note else []
     parts += timeline_parts(data)
     if pauses := pauses_table(data.found.epochs, data.shown):
-        parts.append(TableBlock(pauses, title="Pauses, and the pace of the steps"))
+        parts.append(replace(pauses, title="Pauses, and the pace of the steps"))
     return Section("step", "Where the time goes", parts)
 
 
