@@ -39,6 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "predict": "Predict configurations that were not run.",
         "explain": "Interpret the summary of seff, sacct, LSF, PBS.",
         "lint": "Find lines of a script that waste cores.",
+        "apply": "Write what a job needs into its batch script.",
         "doctor": "Check this machine and installation.",
     },
 }

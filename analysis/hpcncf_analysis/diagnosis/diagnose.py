@@ -257,10 +257,18 @@ def diagnose_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> d
 
 def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagnosis | None:
     """None if no rank's record is there, or none of this run."""
+    ranks, nodes = read_attempt(attempt, run_id)
+    return diagnose(ranks, nodes) if ranks else None
+
+
+def read_attempt(
+    attempt: AttemptPaths, run_id: str | None = None
+) -> tuple[list[RankRecord], list[NodeRecord]]:
+    """The records of an attempt's ranks and nodes; empty if there are none of this run."""
     ranks = _read_records(attempt.rank_records(), RankRecord, run_id)
     if not ranks:
-        return None
-    return diagnose(ranks, _read_records(attempt.node_records(), NodeRecord, ranks[0].run_id))
+        return [], []
+    return ranks, _read_records(attempt.node_records(), NodeRecord, ranks[0].run_id)
 
 
 def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> list[R]:

@@ -1,0 +1,190 @@
+"""What a job needs, from its records or from what the scheduler says, for its own batch script.
+
+Nothing is sized from a figure that was not counted, from a run that was too short, disturbed or
+did not come to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from hpcncf.batch.resize import Figure, Target
+from hpcncf.explain.conclude import LEAST_MIB, MODEST, ROOM, SHORT_S, Explanation
+from hpcncf.paths import AttemptPaths
+from hpcncf.records.schema import NodeRecord, RankRecord
+from hpcncf.text import format_duration, pluralize
+from hpcncf_analysis.advice.request import HPCNCF_MIB, LEAST_MARGIN_S, TIME_MARGIN
+from hpcncf_analysis.diagnosis.diagnose import diagnose, read_attempt
+from hpcncf_analysis.diagnosis.format import disturbance
+from hpcncf_analysis.formatting import THIN, format_cores, format_mebibytes, format_percent
+
+# One run does not show how long the longest takes.
+ENOUGH_RUNS: Final = 3
+# A peak above the mean by this much means that fewer cores would slow a part of the run.
+BURST_CORES: Final = 0.5
+SOME_CORES: Final = 0.15
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The target, and what is missing for the figures that it lacks."""
+
+    target: Target
+    missing: tuple[str, ...] = ()
+
+
+def from_explanations(explanations: Sequence[Explanation]) -> Evidence:
+    """From what the scheduler says of one job; several are refused."""
+    if len(explanations) != 1:
+        count = pluralize(len(explanations), "job")
+        return Evidence(Target(), (f"{count}: one is needed",))
+    (one,) = explanations
+    job, request = one.job, one.request
+    named = f"job {job.id}: " if job.id else ""
+    if one.confidence == "none":
+        return Evidence(Target(), (f"{named}{one.confidence_reason}",))
+    texts = {each.code: each.text.replace(THIN, " ") for each in one.conclusions}
+
+    def figure(value: float | None, *codes: str) -> Figure | None:
+        if value is None:
+            return None
+        said = next((texts[code] for code in codes if code in texts), "as the scheduler says")
+        return Figure(value, f"{named}{said.removesuffix('.')}")
+
+    target = Target(
+        cores=figure(request.cores, "never_a_second_core"),
+        memory_mib=figure(request.memory_mib, "memory_oversized", "out_of_memory"),
+        limit_s=figure(request.limit_s, "time_limit_reached"),
+        nodes=figure(request.nodes, "nodes_unused"),
+        had_cores=job.cores,
+    )
+    missing = []
+    if target.cores is None:
+        idle = ("one_core", "almost_idle", "some_idle", "half_of_cores")
+        seen = next((texts[code] for code in idle if code in texts), "")
+        if seen:
+            missing.append(
+                f"cores: {named}{seen} A scheduler's mean does not show whether fewer would be as "
+                "fast: hpcncf run -- COMMAND in the script does"
+            )
+    for code in ("memory_not_counted", "memory_impossible", "memory_low", "memory_at_limit"):
+        if code in texts:
+            missing.append(f"memory: {named}{texts[code]}")
+    return Evidence(target, tuple(missing))
+
+
+@dataclass(frozen=True)
+class _Run:
+    ranks: list[RankRecord]
+    nodes: list[NodeRecord]
+
+    @property
+    def is_complete(self) -> bool:
+        return all(each.exit_code == 0 and each.outcome == "completed" for each in self.ranks)
+
+    @property
+    def elapsed_s(self) -> float:
+        return max(each.elapsed_s for each in self.ranks)
+
+
+def from_attempts(attempts: Sequence[AttemptPaths], limit_s: float | None) -> Evidence:
+    """From the records of runs of one script, the last attempt of each.
+
+    `limit_s`: the time limit of today's script.
+    """
+    runs = [_Run(*read) for each in attempts if (read := read_attempt(each))[0]]
+    ended = [each for each in runs if each.is_complete]
+    if not runs:
+        return Evidence(Target(), ("no record of a rank",))
+    if not ended:
+        return Evidence(Target(), ("no run came to its end with exit code 0",))
+    if max(each.elapsed_s for each in ended) < SHORT_S:
+        text = f"too short: {format_duration(ended[-1].elapsed_s)}; a run of ten minutes shows more"
+        return Evidence(Target(), (text,))
+    last = ended[-1]
+    had = round(sum(each.cores.allocated for each in last.ranks))
+    cores, no_cores = _cores(last)
+    memory, no_memory = _memory(ended)
+    limit, no_limit = _limit(ended, limit_s)
+    missing = tuple(each for each in (no_cores, no_memory, no_limit) if each)
+    return Evidence(Target(cores, memory, limit, had_cores=had), missing)
+
+
+def _cores(run: _Run) -> tuple[Figure | None, str]:
+    """Cores of each rank, for the one that used most."""
+    diagnosis = diagnose(run.ranks, run.nodes)
+    if disturbed := disturbance(diagnosis):
+        return None, f"cores: {disturbed}"
+    used = [each.cores.used for each in run.ranks]
+    if any(each is None for each in used):
+        return None, "cores: their use was not measured"
+    rank = max(run.ranks, key=lambda each: each.cores.used or 0.0)
+    mean, allocated = rank.cores.used or 0.0, rank.cores.allocated
+    if rank.cores.usable < allocated:
+        return None, (
+            f"cores: {format_cores(rank.cores.usable)} of {format_cores(allocated)} could be used "
+            "at all (binding): mend that first"
+        )
+    need = max(ceil(mean - SOME_CORES), 1)
+    if need >= allocated:
+        return None, ""
+    peak = (rank.cpu.efficiency_peak or 0.0) * allocated
+    if rank.cpu.efficiency_peak is None or peak > need + BURST_CORES:
+        return None, (
+            f"cores: {format_cores(mean)} of {format_cores(allocated)} on average, but "
+            f"{format_cores(peak)} over its busiest {rank.cpu.peak_window_s:g} s: fewer may slow "
+            "that part; hpcncf tune tries it"
+        )
+    of_rank = f"rank {rank.rank} of {len(run.ranks)}, which " if len(run.ranks) > 1 else ""
+    return Figure(
+        need,
+        f"hpcncf run: {of_rank}used {format_cores(mean)} of {format_cores(allocated)} cores on "
+        f"average, {format_cores(peak)} over its busiest {rank.cpu.peak_window_s:g} s",
+    ), ""
+
+
+def _memory(runs: Sequence[_Run]) -> tuple[Figure | None, str]:
+    """Of a node, the largest of the runs, with a quarter more."""
+    by_node: list[float] = []
+    for run in runs:
+        names = {each.node for each in run.ranks}
+        by_node += [
+            sum(each.memory.rss_peak_mib + HPCNCF_MIB for each in run.ranks if each.node == name)
+            for name in names
+        ]
+    peak = max(by_node)
+    if peak < LEAST_MIB:
+        return None, f"memory: {format_mebibytes(peak)} at the peak is less than torch takes"
+    limits = [each.memory.limit_mib for run in runs for each in run.ranks if each.memory.limit_mib]
+    if limits and peak >= 0.95 * min(limits):
+        return None, "memory: at its limit, which is no proof of need"
+    size = ceil(ROOM * peak / 1024) * 1024.0
+    if limits and size > MODEST * min(limits):
+        return None, ""  # it fits
+    return Figure(
+        size,
+        f"hpcncf run: {format_mebibytes(peak)} at the peak of "
+        f"{pluralize(len(runs), 'run')}, and {format_percent(ROOM - 1)} more",
+    ), ""
+
+
+def _limit(runs: Sequence[_Run], limit_s: float | None) -> tuple[Figure | None, str]:
+    longest = max(each.elapsed_s for each in runs)
+    needed = max(longest * (1 + TIME_MARGIN), longest + LEAST_MARGIN_S)
+    if limit_s is not None and MODEST * limit_s <= needed <= limit_s:
+        return None, ""
+    if len(runs) < ENOUGH_RUNS:
+        if limit_s is not None and needed <= limit_s:
+            return None, (
+                f"time: {pluralize(len(runs), 'run')} ended within half of the limit; "
+                f"{ENOUGH_RUNS} show how long the longest takes"
+            )
+        return None, "" if limit_s is not None else f"time: {ENOUGH_RUNS} runs are needed"
+    return Figure(
+        needed,
+        f"hpcncf run: the longest of {len(runs)} runs took {format_duration(longest)}, and "
+        f"{format_percent(TIME_MARGIN)} more",
+    ), ""

@@ -1,0 +1,213 @@
+"""`hpcncf apply`: write what a job needs into the lines of its batch script."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hpcncf.errors import HpcncfError, UsageError, printable
+
+if TYPE_CHECKING:
+    from hpcncf.batch.script import BatchScript
+    from hpcncf_analysis.advice.target import Evidence
+
+EPILOG = """\
+EVIDENCE is a results folder or a run of `hpcncf run`, the id of a job of Slurm (asks sacct), or a
+file with what seff, sacct or a mail says of the job. Prints a unified diff, each change with its
+evidence above it; what is not known well enough is left and said on standard error.
+Exit code 0: changes, or none needed; 3: not enough evidence; 2: a wrong request.
+example: hpcncf apply results/run job.sh
+"""
+JOB_ID: Final = re.compile(r"\d+(?:_\d+)?(?:[+]\d+)?")
+LARGEST_BYTES: Final = 4_000_000
+SACCT_PATIENCE_S: Final = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("evidence", metavar="EVIDENCE", help="a run, a job id, or a file")
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the batch script")
+    parser.add_argument(
+        "--write", action="store_true", help="write the changes; the script as it was is kept"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a diff")
+
+
+def run(args: argparse.Namespace) -> int:
+    from hpcncf.batch.edits import apply_edits, unified_diff
+    from hpcncf.batch.resize import resize
+    from hpcncf.batch.script import read_batch_script
+
+    text = _read_script(args.script)
+    script = read_batch_script(text)
+    if script.scheduler is None:
+        raise UsageError(
+            f"{args.script}: no directives of Slurm, LSF, PBS or Grid Engine: not a batch script"
+        )
+    evidence = _evidence(args.evidence, script)
+    resized = resize(script, evidence.target)
+    left = [*evidence.missing, *resized.left]
+    written = ""
+    if args.write and resized.edits:
+        written = str(_write(args.script, apply_edits(text, resized.edits)))
+    if args.json:
+        import json
+
+        edits = [asdict(each) for each in resized.edits]
+        print(json.dumps({"edits": edits, "left": left, "backup": written or None}, indent=1))
+    else:
+        sys.stdout.write(unified_diff(str(args.script), text, resized.edits))
+        for each in left:
+            print(f"hpcncf: left as it is: {printable(each)}", file=sys.stderr)
+        if written:
+            print(f"hpcncf: written; as it was: {written}", file=sys.stderr)
+        elif not resized.edits and not left:
+            print("hpcncf: the script asks for what the job needs", file=sys.stderr)
+    return 3 if left and not resized.edits else 0
+
+
+def _read_script(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
+            raise UsageError(f"{path}: more than 4 MB, which no scheduler takes as a script")
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not text in UTF-8: {error.reason}") from None
+
+
+# Evidence.
+
+
+def _evidence(what: str, script: BatchScript) -> Evidence:
+    from hpcncf.batch.resize import limit_of
+
+    path = Path(what)
+    if path.is_dir():
+        return _from_folder(path, limit_of(script))
+    if path.is_file():
+        return _from_text(_read_summary(path), what)
+    if JOB_ID.fullmatch(what):
+        return _from_text(_ask_sacct(what), f"job {what}")
+    if path.suffix or len(path.parts) > 1:
+        raise UsageError(
+            f"{what}: no such file or folder; expected a results folder or a run of `hpcncf run`, "
+            "a job's id, or a file with a scheduler's summary"
+        )
+    from hpcncf.cli import lookup
+    from hpcncf_analysis.advice.target import from_attempts
+
+    paths, _, found = lookup.run(what, None)
+    return from_attempts(paths.run(found.id).attempts()[-1:], limit_of(script))
+
+
+def _from_folder(folder: Path, limit_s: float | None) -> Evidence:
+    """A results folder, a run's or an attempt's."""
+    from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
+    from hpcncf.records.plan_file import read_plan
+    from hpcncf_analysis.advice.target import from_attempts
+
+    if (folder / "plan.json").exists():
+        paths = ResultPaths(folder.resolve())
+        runs = [each for each in read_plan(paths).runs if not each.retired]
+        commands = {(str(each.workload), str(each.remedies)) for each in runs}
+        if len(commands) > 1:
+            raise UsageError(
+                f"{folder}: runs of {len(commands)} different commands; name one: its first "
+                "letters, which `hpcncf status` shows, or its folder"
+            )
+        attempts = [attempts[-1] for each in runs if (attempts := paths.run(each.id).attempts())]
+        return from_attempts(attempts, limit_s)
+    attempts = RunPaths(folder).attempts()[-1:] or [AttemptPaths(folder)]
+    if not any(each.rank_records() for each in attempts):
+        raise UsageError(
+            f"{folder}: no record in it; expected a results folder of hpcncf, a run's or an "
+            "attempt's"
+        )
+    return from_attempts(attempts, limit_s)
+
+
+def _from_text(text: str, where: str) -> Evidence:
+    from hpcncf.explain.conclude import conclude
+    from hpcncf.explain.read import read_text
+    from hpcncf_analysis.advice.target import from_explanations
+
+    jobs = read_text(text)
+    if not jobs:
+        raise UsageError(f"{where}: no figures of a job in it")
+    return from_explanations([conclude(each) for each in jobs])
+
+
+def _read_summary(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise HpcncfError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _ask_sacct(job_id: str) -> str:
+    from hpcncf.explain.conclude import FIELDS
+
+    if shutil.which("sacct") is None:
+        raise UsageError(
+            f"{job_id}: there is no sacct here; give the job's figures as a file: "
+            f"seff {job_id} > job.txt; hpcncf apply job.txt SCRIPT"
+        )
+    command = ["sacct", "-j", job_id, "--parsable2", f"--format={FIELDS}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SACCT_PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise HpcncfError(f"sacct did not answer within {SACCT_PATIENCE_S} s") from None
+    if done.returncode:
+        said = printable(done.stderr.strip().partition("\n")[0]).removeprefix("sacct: ")
+        raise HpcncfError(f"sacct: {said or f'exit code {done.returncode}'}")
+    if done.stdout.count("\n") < 2:
+        raise UsageError(
+            f"{job_id}: sacct knows no such job of yours; older jobs need a file with their figures"
+        )
+    return done.stdout
+
+
+# Writing.
+
+
+def _write(path: Path, text: str) -> Path:
+    """Replace the script by one rename, its mode kept; returns where it is as it was."""
+    target = path.resolve()  # a link stays one
+    number = 0
+    while True:
+        backup = target.with_name(f"{target.name}.before{number or ''}")
+        try:
+            with backup.open("xb") as file:
+                file.write(target.read_bytes())
+            break
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise HpcncfError(f"{backup}: cannot be written: {error.strerror}") from None
+    shutil.copystat(target, backup)
+    partial = ""
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, delete=False) as file:
+            partial = file.name
+            file.write(text.encode())
+        shutil.copystat(target, partial)
+        Path(partial).replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            Path(partial).unlink()
+        raise HpcncfError(f"{path}: cannot be written: {error.strerror}") from None
+    return backup
