@@ -36,6 +36,7 @@ SLURM_VARIABLES: Final = {
     "SLURM_CPUS_PER_GPU": "cpus-per-gpu",
     "SLURM_MEM_PER_CPU": "mem-per-cpu",
 }
+EACH_TASKS_OWN: Final = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})
 ARRAY_VARIABLES: Final[Mapping[Scheduler, tuple[str, ...]]] = {
     "slurm": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_JOB_ID"),
     "lsf": ("LSB_JOBINDEX",),
@@ -295,7 +296,7 @@ class _Walk:
         before, exports = dict(self.variables), set(self.exported)
         if tasks and not in_task:
             # In a task these differ from rank to rank.
-            for name in ("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"):
+            for name in EACH_TASKS_OWN:
                 self.variables[name] = Known(None, frozenset({name}))
         self.follow(inner.commands, tasks, launchers, depth + 1)
         self.variables, self.exported = before, exports
@@ -382,8 +383,10 @@ def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
         if part.kind == "text":
             pieces.append(part.text)
         elif part.kind == "variable":
-            known = variables.get(part.text, Known(None)).text
-            pieces.append(known if known is not None else f"__{part.text}__")
+            known = variables.get(part.text, Known(None))
+            # What differs from task to task is judged where it is written.
+            is_known = known.text is not None and not known.origins & EACH_TASKS_OWN
+            pieces.append(known.text or "" if is_known else f"__{part.text}__")
         else:
             pieces.append("__")
     return "".join(pieces)

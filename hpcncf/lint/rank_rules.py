@@ -8,11 +8,10 @@ from typing import Final
 
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Argument, Stage
-from hpcncf.batch.script import Start
+from hpcncf.batch.script import EACH_TASKS_OWN, Start
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import Complaint
 
-EACH_TASKS_OWN: Final = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})
 RANK_VARIABLES: Final = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "LOCAL_PROCESS_INDEX"}
 )
@@ -85,7 +84,9 @@ def _expanded_early(start: Start) -> Iterator[Complaint]:
     told: set[str] = set()
     for word in words:
         early = sorted(word.origins & EACH_TASKS_OWN)
-        if early and early[0] not in told and word.number == 0:
+        # A number, or a text that a shell of each task runs.
+        is_alone = word.number == 0 or any(word is stage.options.get("c") for stage in start.stages)
+        if early and early[0] not in told and is_alone:
             told.add(early[0])
             yield find("rank-expanded-early", word.word.line, variable=early[0])
 
