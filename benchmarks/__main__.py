@@ -45,7 +45,6 @@ BENCHMARKS: Final = {
     "time_to_quality": Benchmark("Time to quality", 170),
     "remedies": Benchmark("What each remedy did", 945),
     "rowwise": Benchmark("Exact rows in a program of one's own", 560),
-    "predict": Benchmark("Predictions of runs that no law has seen", 200),
     "probe": Benchmark("The probe", 110),
     "login": Benchmark("The login node", 60),
     "evaluate": Benchmark("Evaluation", 20),

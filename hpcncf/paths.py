@@ -173,9 +173,6 @@ class ResultPaths:
     def report(self) -> Path:
         return self.output or self.folder / "report"
 
-    predictions = _Inside("predictions")
-    """Gains that `hpcncf diagnose --predict` expected of remedies before they were tried."""
-
     def submitit(self, user: str) -> Path:
         return self.folder / f"slurm-{user}"
 

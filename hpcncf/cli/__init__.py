@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from hpcncf import __version__
+from hpcncf import __version__, removed
 from hpcncf.errors import HpcncfError, UsageError, did_you_mean, printable
 
 # Each command is a module with add_arguments(parser) and run(args) -> exit code. It imports what is
@@ -36,7 +36,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "improve": {
         "tune": "Find the best configuration within a budget.",
-        "predict": "Predict configurations that were not run.",
         "explain": "Interpret the summary of seff, sacct, LSF, PBS.",
         "lint": "Find lines of a script that waste cores.",
         "apply": "Write what a job needs into its batch script.",
@@ -46,10 +45,6 @@ GROUPS: dict[str, dict[str, str]] = {
 VERBS = tuple(verb for group in GROUPS.values() for verb in group)
 # Not listed: `train` is `python -m hpcncf.worker` with a summary at the end.
 HIDDEN = {"train": "Train one run in this process."}
-RETIRED = {
-    "bench": "hpcncf data bench JOB.yaml",
-    "completion": "hpcncf --print-completion bash",
-}
 # Arguments of these names take a folder; every other path may be a file.
 FOLDERS = {"DIR", "FOLDER", "RESULTS", "RUN|RESULTS"}
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -60,7 +55,7 @@ exit codes:
   1  error
   2  wrong request: arguments, job file, or results folder
   3  incomplete: runs are not complete or not all submitted, the budget is spent,
-     a prediction is refused, or repeats are too few to be sure
+     or repeats are too few to be sure
   4  slower or worse than before (compare --threshold)
 `run` exits with the code of its command; `lint` with 1 if it finds something."""
 FIRST = "To start: hpcncf run -- python train.py"
@@ -142,12 +137,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     first = next((word for word in words if not word.startswith("-")), "")
-    if first in RETIRED:
-        raise UsageError(f"{first}: no longer a command. Use `{RETIRED[first]}` instead.")
+    if first in removed.VERBS:
+        raise UsageError(removed.describe_removed_verb(first))
+    if gone := removed.find_removed_option(words):
+        raise UsageError(gone)
     if words and words[0] in (*VERBS, *HIDDEN):
         return parser([first])
     if words and not words[0].startswith("-"):
-        close = did_you_mean(words[0], [*VERBS, *RETIRED])
+        close = did_you_mean(words[0], [*VERBS, *removed.VERBS])
         raise UsageError(f"{words[0]}: no such command.{close} `hpcncf --help` lists them.")
     return parser([]) if list(words) in ([], ["-h"], ["--help"], ["--version"]) else parser()
 

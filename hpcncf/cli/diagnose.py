@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcncf.errors import UsageError, printable
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 EPILOG = """\
 WHAT is a results folder, a run id, a run's folder, a record, or the output of `hpcncf run --json`.
 The causes and their remedies: docs/diagnosis.md. Exit code 3: no record yet.
-To try the remedies: --predict NEW.yaml, submit it to the same results, diagnose again.
 example: hpcncf diagnose results/demo
 """
 # More runs than that get a line each.
@@ -24,7 +23,6 @@ IN_FULL: Final = 8
 
 Named = list[tuple[str, "Diagnosis"]]
 """Each run's name beside its diagnosis."""
-Scores = list[dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,57 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path, metavar="DIR", help="the run's results folder; default: ./results/*"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument(
-        "--predict",
-        type=Path,
-        metavar="JOB.yaml",
-        help="write the job with a point for every remedy that a setting applies, and keep what is "
-        "expected of each in RESULTS/predictions",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf_analysis.diagnosis import format
     from hpcncf_analysis.formatting import THIN
 
-    if args.predict is not None:
-        return _predict(args.what, args.predict, args.json)
-    diagnoses, scores = _diagnose(args.what, args.results)
+    diagnoses = _diagnose(args.what, args.results)
     if args.json:
         runs = [{"name": name, **format.plain(each)} for name, each in diagnoses]
-        print(json.dumps({"runs": runs, "predictions": scores}, indent=1))
+        print(json.dumps({"runs": runs}, indent=1))
     elif diagnoses:
         lines = [line for each in diagnoses for line in _describe(*each, len(diagnoses))]
-        print(printable("\n".join([*lines, *map(format.score, scores)]).replace(THIN, " ")))
+        print(printable("\n".join(lines).replace(THIN, " ")))
     else:
         print("no run has left a record yet")
     return 0 if diagnoses else 3
 
 
-def _predict(what: str, path: Path, as_json: bool) -> int:
-    """Write the job file and its predictions; the runs' diagnoses are not printed."""
-    from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.diagnosis import format
-    from hpcncf_analysis.diagnosis.evidence import Gain
-    from hpcncf_analysis.diagnosis.predictions import predict_remedies
-
-    if not (Path(what) / "plan.json").exists():
-        raise UsageError(f"--predict: {what}: expected a results folder")
-    made = predict_remedies(ResultPaths(Path(what).resolve()), path)
-    if as_json:
-        print(json.dumps([each.model_dump(mode="json") for each in made], indent=1))
-    elif made:
-        for each in made:
-            expected = format.gain(Gain(each.factor, each.low, each.high, each.what))
-            print(f"{each.cause}: {format.settings(each.changes)}: {expected}")
-        print(f"{path}: measure them: hpcncf submit {path} --results {what} --wait")
-    else:
-        print("no remedy that a setting applies and that is not measured yet: nothing was written")
-    return 0
-
-
-def _diagnose(what: str, results: Path | None) -> tuple[Named, Scores]:
-    """The diagnoses, and the scores of the predictions that a results folder keeps."""
+def _diagnose(what: str, results: Path | None) -> Named:
     from hpcncf.cli import lookup
     from hpcncf_analysis.diagnosis.diagnose import diagnose_file, diagnose_folder
 
@@ -91,24 +57,23 @@ def _diagnose(what: str, results: Path | None) -> tuple[Named, Scores]:
     if (path / "plan.json").exists():
         return _diagnose_results(path)
     if path.is_dir():
-        return [("", diagnose_folder(path))], []
+        return [("", diagnose_folder(path))]
     if path.is_file():
-        return [("", diagnose_file(path))], []
+        return [("", diagnose_file(path))]
     if path.suffix or len(path.parts) > 1:
         raise UsageError(
             f"{what}: no such file or folder; expected a results folder, a run (its first letters "
             "or its folder), a rank's record, or what `hpcncf run --json FILE` wrote"
         )
     paths, _, found = lookup.run(what, results)
-    return [("", diagnose_folder(paths.run(found.id).folder))], []
+    return [("", diagnose_folder(paths.run(found.id).folder))]
 
 
-def _diagnose_results(folder: Path) -> tuple[Named, Scores]:
+def _diagnose_results(folder: Path) -> Named:
     from hpcncf.collect.collect import collect
     from hpcncf.paths import ResultPaths
     from hpcncf_analysis.configurations import format_shape, label_settings, varying_settings
     from hpcncf_analysis.diagnosis.diagnose import diagnose_results
-    from hpcncf_analysis.diagnosis.predictions import read_predictions, score
 
     paths = ResultPaths(folder.resolve())
     rows = [row for row in collect(paths).runs if not row["retired"]]
@@ -116,8 +81,7 @@ def _diagnose_results(folder: Path) -> tuple[Named, Scores]:
     found = [row for row in rows if row["run_id"] in diagnoses]
     varying = varying_settings(found) if found else []
     names = [" · ".join([format_shape(r), *label_settings(r, varying).values()]) for r in found]
-    pairs = [(name, diagnoses[r["run_id"]]) for name, r in zip(names, found, strict=True)]
-    return pairs, score(read_predictions(paths), rows)
+    return [(name, diagnoses[r["run_id"]]) for name, r in zip(names, found, strict=True)]
 
 
 def _describe(name: str, diagnosis: Diagnosis, number: int) -> Iterator[str]:

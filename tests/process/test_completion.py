@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import cli
+from hpcncf import cli, removed
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
@@ -85,10 +85,24 @@ def test_bash_completes_paths(
     assert typed(tmp_path, line) == completed
 
 
-@pytest.mark.parametrize("verb", cli.RETIRED)
-def test_a_retired_command_names_the_new_one(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", removed.VERBS)
+def test_removed_command_names_its_replacement(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([verb, "anything"]) == 2
-    assert cli.RETIRED[verb] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == f"hpcncf: hpcncf {verb} is gone since 0.2.0: {removed.VERBS[verb]}.\n"
+
+
+@pytest.mark.parametrize(("verb", "option"), removed.OPTIONS)
+def test_removed_option_names_its_replacement(
+    verb: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([verb, "x", option, "5"], [verb, f"{option}=5", "x"]):
+        assert cli.main(words) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert removed.OPTIONS[verb, option] in said
 
 
 @pytest.mark.parametrize(
@@ -127,7 +141,7 @@ def test_a_command_is_imported_only_when_it_is_the_one(
 ) -> None:
     code = f"""if True:
         import contextlib, sys
-        from hpcncf import cli
+        from hpcncf import cli, removed
         with contextlib.suppress(SystemExit):
             cli.main({words})
         verbs = [name for name in cli.VERBS if f"hpcncf.cli.{{name}}" in sys.modules]

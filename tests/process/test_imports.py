@@ -16,7 +16,15 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 # Each folder is one entry, and may import packages of lower layers. Those of one layer do not know
 # one another: which of two folders is lower, this list says.
 LAYERS: list[set[str]] = [
-    {"hpcncf", "hpcncf.errors", "hpcncf.paths", "hpcncf.files", "hpcncf.text", "hpcncf.table"},
+    {
+        "hpcncf",
+        "hpcncf.errors",
+        "hpcncf.paths",
+        "hpcncf.files",
+        "hpcncf.removed",
+        "hpcncf.text",
+        "hpcncf.table",
+    },
     {"hpcncf.batch", "hpcncf.native", "hpcncf.data"},
     {"hpcncf.job", "hpcncf.lint", "hpcncf.explain", "hpcncf.remedies"},
     {"hpcncf.records"},

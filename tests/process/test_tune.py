@@ -346,12 +346,6 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
     assert len(kept.rounds) == 1
 
 
-def test_a_benchmarks_job_file_makes_a_grid() -> None:
-    job = load_job(Path(__file__).parents[2] / "benchmarks/predict.yaml")
-    found = build_grid(job, {job.data.path: "key"}, {job.data.path: 83_731})
-    assert len(found.points) == 12
-
-
 @pytest.fixture
 def demo_job(tmp_path: Path) -> Path:
     """On the demo's data, of which there is no more than what it says of itself."""

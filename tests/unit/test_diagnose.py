@@ -10,7 +10,6 @@ import make_results
 import pytest
 
 from hpcncf import cli
-from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import leave_plan
@@ -79,27 +78,6 @@ def test_a_run_too_short_to_judge_is_reported_once(
     assert text.count("were measured") == 1
 
 
-def test_remedies_are_predicted_once_and_measured_later(
-    paths: ResultPaths, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    new = tmp_path / "new.yaml"
-    assert said(capsys, paths.folder, "--predict", new)[0] == 0
-    [kept] = paths.predictions.glob("*.json")
-    assert "not measured yet" in said(capsys, paths.folder)[1]
-    job = load_job(new)
-    leave_plan(paths, job, build_plan(job, new))
-    make_results.complete(paths)
-    code, text = said(capsys, paths.folder, "--json")
-    [score] = json.loads(text)["predictions"]
-    assert code == 0
-    # 96,000 instances/s against 21,000, as make_results has them; predicted was 1 / 0.29.
-    assert score["measured"] == pytest.approx(96 / 21, rel=0.05)
-    assert score["within"] is True
-    before = kept.read_text()
-    assert "nothing was written" in said(capsys, paths.folder, "--predict", new)[1]
-    assert kept.read_text() == before
-
-
 def test_where_nothing_has_run_there_is_nothing_to_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +91,10 @@ def test_where_nothing_has_run_there_is_nothing_to_say(
         (["nosuch"], "nosuch"),
         (["."], "no record of a rank here"),
         (["job.yaml"], "job.yaml"),
-        ([".", "--predict", "x.yaml"], "--predict: .: expected a results folder"),
+        (
+            [".", "--predict", "x.yaml"],
+            "diagnose --predict is gone since 0.2.0: `hpcncf report` writes",
+        ),
         (["nosuch.json"], "nosuch.json: no such file or folder; expected a results folder"),
         (["results/nosuch"], "results/nosuch: no such file or folder"),
     ],

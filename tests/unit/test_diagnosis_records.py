@@ -9,15 +9,13 @@ import make_results
 import pytest
 
 from hpcncf.collect.collect import collect
-from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import Batches, NodeRecord, RankRecord, read_record, utc_now
+from hpcncf.records.schema import Batches, NodeRecord, RankRecord, read_record
 from hpcncf_analysis.diagnosis.diagnose import (
     diagnose,
     diagnose_results,
 )
 from hpcncf_analysis.diagnosis.from_records import evidence, mean_gpus, running_step
-from hpcncf_analysis.diagnosis.predictions import Prediction, predict, score, with_points
 
 
 @pytest.fixture(scope="module")
@@ -147,52 +145,3 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
     assert seen.busy == pytest.approx(0.8)
     whole = mean_gpus([node])
     assert whole.busy == pytest.approx(0.6)
-
-
-def test_a_remedy_becomes_a_point_with_its_prediction_unless_it_was_run(tmp_path: Path) -> None:
-    points: list[dict[str, Any]] = [{"training.loader": "per_sample"}]
-    paths = make_results.demo(tmp_path, repeats=1, points=points)
-    make_results.complete(paths)
-    rows = collect(paths).runs
-    data = {"path": str(tmp_path / "data")}
-    job = JobSpec.model_validate({"name": "demo", "data": data, "points": points})
-    [(point, made)] = predict(job, rows, diagnose_results(paths, rows)).values()
-    after = with_points(job, [point])
-    assert after.points == [*job.points, {"training.loader": "vectorized"}]
-    assert after.repeats == 3
-    assert made.cause == "python_input"
-    # Its input takes 71 %.
-    assert made.factor == pytest.approx(1 / (0.04 * 0.71 + 0.29 / 1.25))
-    measured = [*rows, {**rows[0], "config": made.after, "run_id": "x"}]
-    assert predict(job, measured, diagnose_results(paths, rows)) == {}
-
-
-@pytest.mark.parametrize(
-    ("factor", "within"), [(3.0, True), (2.4, True), (2.2, False), (4.0, False)]
-)
-def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
-    factor: float, within: bool
-) -> None:
-    made = Prediction(
-        made_at=utc_now(),
-        cause="python_input",
-        base="a",
-        after="b",
-        changes={"training.loader": "vectorized"},
-        what="instances_per_s",
-        factor=factor,
-        low=factor / 2,
-        high=factor * 2,
-    )
-    speeds = {"a": [90.0, 100.0, 110.0], "b": [290.0, 310.0]}
-    runs = [
-        {"config": config, "state": "completed", "instances_per_s": speed}
-        for config, measured in speeds.items()
-        for speed in measured
-    ]
-    [seen] = score([made], runs)
-    figures = (seen["measured"], seen["measured_low"], seen["measured_high"])
-    assert figures == pytest.approx((3.0, 290 / 110, 310 / 90))
-    assert seen["within"] is within
-    [open_] = score([made], runs[:1])
-    assert (open_["measured"], open_["within"]) == (None, None)

@@ -128,19 +128,6 @@ def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:
     assert ranks.slowest_rank_row([rank(0), rank(1, sync_s=1.99)]) is None
 
 
-def test_predictions_are_counted_only_where_they_were_measured() -> None:
-    plain = {"base": "a", "cause": "python_input", "changes": {}, "what": "instances_per_s"}
-    plain |= {"predicted": 2.0, "low": 1.5, "high": 2.5, "measured_low": None}
-    right = plain | {"measured": 2.1, "measured_high": None, "within": True}
-    open_ = plain | {"measured": None, "measured_high": None, "within": None}
-    parts = causes.build_predictions(replace(material([run("a")]), score=[right, open_])).parts
-    assert "1 of 1 measured" in texts(parts)
-    (table,) = grids(parts)
-    assert [cells[-1] for cells in table.rows] == ["yes", "not measured yet"]
-    assert table.rows[0][4] == "2.00×\n[1.50×–2.50×]"
-    assert causes.build_predictions(material([])).parts == []
-
-
 def test_a_shortage_of_memory_has_a_column_where_a_rank_says_one() -> None:
     lacking = rank(0, memory_swap_peak_mib=12.0, memory_limit_mib=500.0)
     (table,) = grids(resources.build_memory(material([run("a")], ranks=[lacking])).parts)

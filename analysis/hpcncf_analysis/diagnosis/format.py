@@ -31,7 +31,7 @@ def gain(expected: Gain) -> str:
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """`-s training.loader=vectorized`, options of plan, submit and predict."""
+    """`-s training.loader=vectorized`, options of plan and submit."""
     words = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in changes.items()}
     return " ".join(f"-s {key}={word}" for key, word in words.items())
 
@@ -77,18 +77,6 @@ def describe(finding: Finding) -> Iterator[str]:
         yield f"settings: {settings(finding.changes)}"
     if finding.gain:
         yield f"predicted: {gain(finding.gain)}"
-
-
-def score(row: Mapping[str, Any]) -> str:
-    """A prediction in one line, beside what was measured."""
-    line = f"{row['cause']} at {row['base']}, {settings(row['changes'])}: "
-    line += f"predicted {format_ratio(row['predicted'])} the {_UNITS[row['what']]}, "
-    if row["measured"] is None:
-        return line + "not measured yet"
-    line += f"measured {format_ratio(row['measured'])}"
-    if row["measured_low"] is not None:
-        line += f" ({format_ratio(row['measured_low'])} to {format_ratio(row['measured_high'])})"
-    return line + (": within 25 %" if row["within"] else ": not within 25 %")
 
 
 def plain(diagnosis: Diagnosis) -> dict[str, Any]:

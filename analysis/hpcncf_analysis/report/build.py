@@ -14,7 +14,6 @@ from hpcncf_analysis.advice.next_job import Advice, judge_job, measured_remedies
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
-from hpcncf_analysis.diagnosis.predictions import read_predictions, score
 from hpcncf_analysis.planned_job import read_planned_job
 from hpcncf_analysis.quality import at_equal_epochs
 from hpcncf_analysis.report import render as rendering
@@ -64,7 +63,6 @@ BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
     "warnings": runs.build_warnings,
     "environment": conditions.build,
     "definitions": conditions.build_definitions,
-    "predicted": causes.build_predictions,
     "next": next_request.build,
 }
 
@@ -130,7 +128,6 @@ def gather_data(
         alerts=[*alerts, *failed, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
         written=written,
-        score=score(read_predictions(paths), found.runs),
         paths=paths,
         quality=quality,
     )

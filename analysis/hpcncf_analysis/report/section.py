@@ -154,8 +154,6 @@ class ReportData:
     """By run."""
     written: Sequence[WrittenAdvice] = ()
     """What is advised, the first before the others."""
-    score: Sequence[Row] = ()
-    """Predictions, beside what was measured."""
     paths: ResultPaths | None = None
     """Of the results folder, for what no table holds; None: records are not read."""
     quality: float | None = None

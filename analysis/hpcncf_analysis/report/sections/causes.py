@@ -1,4 +1,4 @@
-"""Why the runs were no faster, what each remedy did, and predictions beside results."""
+"""Why the runs were no faster, and what each remedy did."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hpcncf.table import Table
 from hpcncf_analysis import remedy_effects
 from hpcncf_analysis.advice.text import describe_gain
 from hpcncf_analysis.diagnosis import format
-from hpcncf_analysis.formatting import NONE, format_interval, format_ratio
-from hpcncf_analysis.report.section import Paragraph, Part, ReportData, Section
+from hpcncf_analysis.formatting import NONE
+from hpcncf_analysis.report.section import Paragraph, ReportData, Section
 
 Row = Mapping[str, Any]
 
@@ -21,16 +21,6 @@ TEXTS: Final = frozenset({"cause", "evidence", "gain", "remedy"})
 MAX_REMEDY_ROWS: Final = 100
 UNMEASURED: Final = (
     "No run of the job's baseline is complete: there is nothing to compare remedies with."
-)
-SCORE_COLUMNS: Final = (
-    *("configuration", "cause", "remedy", "of", "predicted", "measured"),
-    "within 25\u202f%",
-)
-SCORE_TEXTS: Final = frozenset({"cause", "remedy", "of", "within 25\u202f%"})
-GAIN_NAMES: Final = {"instances_per_s": "instances/s", "core_hours": "core-hours"}
-SCORE_NOTE: Final = (
-    "Each prediction was written down before its run; a figure is the ratio after over before, "
-    "with what repeats make of it."
 )
 
 
@@ -68,35 +58,3 @@ def build_remedies(data: ReportData) -> Section:
     named = any(row["baseline"] and not row["retired"] for row in data.found.runs)
     measured = any(one.rows[0].get("baseline") for one in data.shown)
     return Section("remedies", title, [Paragraph(UNMEASURED)] if named and not measured else [])
-
-
-def build_predictions(data: ReportData) -> Section:
-    """Empty if nothing was predicted."""
-    title = "Predicted against measured"
-    if not data.score:
-        return Section("predicted", title, [])
-    labels = {one.key: one.label for one in data.shown}
-    rows = [
-        [
-            labels.get(one["base"], one["base"]),
-            one["cause"],
-            format.settings(one["changes"]),
-            GAIN_NAMES[one["what"]],
-            _ratio(one["predicted"], one["low"], one["high"]),
-            _ratio(one["measured"], one["measured_low"], one["measured_high"]),
-            {True: "yes", False: "no", None: "not measured yet"}[one["within"]],
-        ]
-        for one in data.score
-    ]
-    measured = [one["within"] for one in data.score if one["within"] is not None]
-    summary = f"None of {len(data.score)} predictions was measured yet."
-    if measured:
-        right = f"{sum(measured)} of {len(measured)} measured predictions were right"
-        summary = f"{right} within 25\u202f%."
-    table = Table(list(SCORE_COLUMNS), rows, SCORE_TEXTS)
-    parts: list[Part] = [Paragraph(summary), table, Paragraph(SCORE_NOTE, note=True)]
-    return Section("predicted", title, parts)
-
-
-def _ratio(value: float | None, low: float | None, high: float | None) -> str:
-    return f"{format_ratio(value)}\n{format_interval(low, high, format_ratio)}".strip()
