@@ -38,10 +38,6 @@ NATIVE: Final = {"engine": "native"}
 ROWS: Final = {"sync": "rows"}
 
 
-def apart(every: int) -> dict[str, Any]:
-    return {"sync": "local_sgd", "sync_every": every}
-
-
 @dataclass(frozen=True)
 class Way:
     name: str
@@ -60,20 +56,15 @@ WAYS: Final = (
     (
         Way("dense Adam, one rank", {}, 12, ranks=1),
         Way("DDP", {}, 12),
-        Way("apart, mean every 16", apart(16), 16),
     ),
     (
         Way("row-wise, one rank", ROWWISE, 256, ranks=1),
-        Way("rows over gloo", ROWWISE | ROWS, 128, nodes=2),
-        Way("rows over shared memory", ROWWISE | ROWS, 256),
-        Way("apart, mean every 128", ROWWISE | apart(128), 256),
+        Way("rows over gloo", ROWWISE | ROWS, 128),
     ),
     (
         Way("compiled, one rank", NATIVE, 2048, ranks=1),
         Way("one rank of two threads", NATIVE | {"threads": 2}, 4096, ranks=1),
-        Way("rows over gloo", NATIVE | ROWS, 256, nodes=2),
-        Way("rows over shared memory", NATIVE | ROWS, 2048),
-        Way("apart, mean every 128", NATIVE | apart(128), 2048),
+        Way("rows over gloo", NATIVE | ROWS, 256),
     ),
 )
 

@@ -328,8 +328,7 @@ def qualities(runs: Sequence[Run], data: Path) -> dict[str, float | None]:
     wanted: dict[str, dict[str, Any]] = {}
     for run in runs:
         assert run.training is not None
-        if run.training.sync != "local_sgd":
-            wanted[repr(arithmetic(run))] = arithmetic(run)
+        wanted[repr(arithmetic(run))] = arithmetic(run)
     scores = in_processes(quality, [(each, data) for each in wanted.values()])
     found = dict(zip(wanted, scores, strict=True))
     return {run.id: found.get(repr(arithmetic(run))) for run in runs}

@@ -26,7 +26,6 @@ from hpcncf.ncf.engines.base import EngineInputs, build_engine, with_transport
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import initial_model
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import steps_until_mean, syncs_after
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, TrainingRecord
@@ -169,19 +168,12 @@ class Stepper:
 
     def window(self, steps: int) -> float:
         """Take so many steps. Returns seconds."""
-        apart, taken = self.training.sync == "local_sgd", 0
-        positives = self.schedule.batch // (self.place.world_size if apart else 1)
+        instances = self.schedule.batch * (1 + self.training.negatives)
+        taken = 0
         self.clock.start()
         began = time.perf_counter()
         while taken < steps:
-            most = steps - taken
-            if apart:
-                most = min(most, steps_until_mean(self.training, taken))
-            instances = positives * (1 + self.training.negatives)
-            taken += len(self.engine.step(self.batches, instances, most)[1])
-            if apart and syncs_after(self.training, self.place.world_size, taken - 1, steps):
-                self.engine.average()
-                self.clock.lap("sync")
+            taken += len(self.engine.step(self.batches, instances, steps - taken)[1])
             self.clock.end_step(0)
         return time.perf_counter() - began
 

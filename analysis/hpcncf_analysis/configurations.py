@@ -136,8 +136,6 @@ def _is_labelled(name: str, row: Row, varying: Sequence[str]) -> bool:
         return has_workers and bool(row[name] > 0 or name in varying)
     if name in WORKER_SETTINGS and not row.get("num_workers"):
         return False
-    if name == "sync_every" and row.get("sync") != "local_sgd":
-        return False
     return name in {"loader", "command"} or name in varying
 
 

@@ -563,12 +563,9 @@ class Training(Settings):
     """Do not wait for a batch's copy to the GPU; applies to pinned batches only."""
     prefetch_to_device: bool = False
     """Copy the next batch to the GPU on a separate stream during the current step."""
-    sync: Literal["dense", "rows", "local_sgd"] = "dense"
+    sync: Literal["dense", "rows"] = "dense"
     """How ranks keep one model. `dense`: DistributedDataParallel all-reduces every gradient.
-    `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read.
-    `local_sgd`: each rank steps alone, and every `sync_every` steps all adopt the mean model."""
-    sync_every: Count = 16
-    """Steps between two means with `sync: local_sgd`; every epoch ends with one."""
+    `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read."""
     parallel: Literal["ddp", "data_parallel"] = "ddp"
     """Engine `reference` on several devices. `ddp`: DistributedDataParallel over the ranks.
     `data_parallel`: torch.nn.DataParallel over the GPUs of one rank; on CPUs torch runs the model

@@ -212,13 +212,6 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "adam",
     ),
     (
-        lambda c: (
-            not c.by_rows and c.t.precision == "float16" and c.t.sync == "local_sgd" and c.ranks > 1
-        ),
-        "training.precision float16 does not work with sync local_sgd: the gradient scaler of one "
-        "rank would skip steps that other ranks take. Use bfloat16, or sync dense",
-    ),
-    (
         lambda c: c.t.tf32 and c.t.precision != "float32",
         "training.tf32 affects float32 products only, and precision is {c.t.precision}. Remove "
         "one of the two",
@@ -248,7 +241,7 @@ TRAINING: Final[tuple[Rule, ...]] = (
     (
         lambda c: c.by_rows and c.t.sync == "dense" and c.ranks > 1,
         "training.engine {c.t.engine} does not work with sync dense in {c.ranks} ranks, since it "
-        "never builds the gradients of whole tables. Use sync rows or local_sgd, engine "
+        "never builds the gradients of whole tables. Use sync rows, engine "
         "reference, or one rank with more threads",
     ),
     (
@@ -335,21 +328,9 @@ UNUSED: Final[tuple[Unused, ...]] = (
         "reference, or remove it",
     ),
     (
-        lambda c: not c.by_rows and c.t.sync != "dense",
-        DDP_SETTINGS,
-        "configures the all-reduce of sync dense, and sync {c.t.sync} exchanges no gradients. "
-        "Remove it",
-    ),
-    (
         lambda c: c.t.lr_scale == "none",
         ("lr_base_batch",),
         "has no effect with lr_scale none. Use linear or sqrt, or remove it",
-    ),
-    (
-        lambda c: c.t.sync != "local_sgd",
-        ("sync_every",),
-        "is the interval of sync local_sgd, and sync {c.t.sync} exchanges in every step. Remove "
-        "it, or use local_sgd",
     ),
     (
         lambda c: c.t.loader == "vectorized",

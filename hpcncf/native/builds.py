@@ -130,11 +130,6 @@ def _declare(library: ctypes.CDLL) -> None:
             ],
         ),
         "apply": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int]),
-        "watch": (c_int, [c_void_p]),
-        "moved": (c_int64, [c_void_p, POINTER(c_int64)]),
-        "row_numbers": (c_int64, [c_void_p]),
-        "take_rows": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_void_p]),
-        "put_rows": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_void_p]),
         "settle": (c_int, [c_void_p]),
         "evaluate": (c_int, [c_void_p, POINTER(TestRows), POINTER(c_int32)]),
         "draw": (
@@ -145,8 +140,6 @@ def _declare(library: ctypes.CDLL) -> None:
         "dense": (c_void_p, [c_void_p, c_int, POINTER(c_int64)]),
         "steps": (c_int64, [c_void_p]),
         "set_steps": (None, [c_void_p, c_int64]),
-        "publish": (None, [c_void_p, c_int64]),
-        "await": (c_int, [c_void_p, c_int, c_int64, c_double]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"hpcncf_{name}")

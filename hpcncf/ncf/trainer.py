@@ -60,7 +60,6 @@ from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.evaluate import count_pairs, evaluate
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import steps_until_mean, syncs_after, uses_local_sgd
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord
 
@@ -174,7 +173,6 @@ class Trainer:
         _check_runnable(run, data, self.schedule, self.device, place.local_world_size)
         self.loader = Loader(data, run.training, self.schedule, self.device)
         self.rows_per_step = mean_rows_per_step(data, run.training, self.schedule)
-        self.local_sgd = uses_local_sgd(run.training, place.world_size)
         self._drops_out = run.model.dropout > 0
         self.epochs: list[Epoch] = []
         self.partial_epoch, self.steps_done, self.instances = PartialEpoch(), 0, 0
@@ -228,8 +226,6 @@ class Trainer:
         # It ranks the sampled negatives only: next to a full ranking it would look too good.
         if self.place.rank == 0 and self.training.evaluation == "sampled":
             self.baseline = score_counts(self.data)
-        if self.transport:
-            self.transport.close()
 
     def _epoch(self, epoch: int) -> None:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
@@ -282,18 +278,10 @@ class Trainer:
         logged_at = time.perf_counter()
         while so_far.steps < steps:
             step, most = so_far.steps, self._equal_steps(so_far.steps, steps)
-            # Instances over which the step's gradient is a mean: all ranks', or with local SGD this
-            # rank's. A rank without any still takes the step of the dense layers.
-            divisor = self._instances_of(step)
-            if self.local_sgd:
-                start, stop = self.schedule.positions(step)
-                divisor = max(1, stop - start) * (1 + self.training.negatives)
-            waited, mine = self.engine.step(batches, divisor, most)
+            # The step's gradient is a mean over all ranks' instances. A rank without any takes the
+            # step of the dense layers, too.
+            waited, mine = self.engine.step(batches, self._instances_of(step), most)
             last = step + len(mine) - 1
-            meets = syncs_after(self.training, self.place.world_size, last, steps)
-            if meets and self.local_sgd:
-                self.engine.average()
-                self.clock.lap("sync")
             if last + 1 == steps:  # part of the step's time: it is a cost of training
                 self.engine.settle()
                 synchronize(self.device)
@@ -319,7 +307,7 @@ class Trainer:
                     )
                 )
                 logged_instances, logged_loss, logged_at = self.instances, loss, now
-            agreed = self.agreement.after_step(last=last + 1 == steps) if meets else None
+            agreed = self.agreement.after_step(last=last + 1 == steps)
             self.clock.lap("other")
             self.clock.end_step(mine[-1])
             self.after_step()
@@ -339,7 +327,7 @@ class Trainer:
         alike = min(steps - step, self.schedule.equal_steps_from(step))
         if every := self.training.log_every:
             alike = min(alike, every - step % every)
-        return min(alike, steps_until_mean(self.training, step)) if self.local_sgd else alike
+        return alike
 
     def _instances_of(self, step: int) -> int:
         """Instances of a step over all ranks."""
@@ -438,7 +426,7 @@ class Trainer:
             sync=Sync(
                 how=training.sync,
                 over=self.transport.name if self.transport else backend,
-                every=training.sync_every if self.local_sgd else 1,
+                every=1,
                 exchanges=clock.counted_exchanges,
                 bytes=clock.counted_bytes,
                 seconds=phases.sync_s,

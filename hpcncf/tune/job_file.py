@@ -82,7 +82,7 @@ def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
 
 # These change how fast a model is trained, not which one.
 SPEED_ONLY: Final = {
-    *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse"),
+    *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse", "sync"),
     *("parallel", "bucket_mb", "gradient_as_bucket_view", "static_graph", "compile", "cuda_graph"),
     *("accumulate", "global_batch_size", "batch_size_per_rank", "checkpoint_every"),
     *("checkpoint_every_min", "log_every", "interop_threads", "omp_wait_policy", "pin"),
@@ -143,11 +143,7 @@ def _quality(run: Run, batch: int) -> str:
     assert run.training is not None
     assert run.model is not None
     training = run.training.model_dump(mode="json", exclude=SPEED_ONLY)
-    apart = run.training.sync == "local_sgd" and run.resources.world_size > 1
-    if not apart:
-        training = {key: each for key, each in training.items() if not key.startswith("sync")}
-    ranks = run.resources.world_size if apart else 1
-    identity = [run.data_key, run.model.model_dump(mode="json"), training, batch, ranks]
+    identity = [run.data_key, run.model.model_dump(mode="json"), training, batch]
     return json.dumps(identity, sort_keys=True)
 
 

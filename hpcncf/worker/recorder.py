@@ -187,10 +187,8 @@ def _here(peer: Peer) -> bool:
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Whether it is an error of gloo, nccl or our own transport about a rank that is gone or
-    silent."""
+    """Whether it is an error of gloo or nccl about a rank that is gone or silent."""
     said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
-    said += r"|^rank \d+ ended while"
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 

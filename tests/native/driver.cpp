@@ -291,38 +291,6 @@ void messages(int doubles) {
   hpcncf_free(engine);
 }
 
-void rows_in_and_out() {
-  const Made made(5, 9, 3, 2);
-  void* engine = made_engine(made, settings(2), 0);
-  const int64_t each = hpcncf_row_numbers(engine);
-  std::vector<float> values(size_t(3 * each));
-  std::vector<int64_t> moved(5 + 9);
-  expect(hpcncf_moved(engine, moved.data()) == 0, "nothing is known before one asks");
-  expect(hpcncf_watch(engine) == 0, "watch");
-  trained(engine, made, 7);
-  expect(hpcncf_moved(engine, moved.data()) == 14, "all rows moved");
-  for (int64_t bad : {int64_t(-1), int64_t(14), INT64_MIN, INT64_MAX}) {
-    const int64_t ids[] = {0, bad, 13};
-    expect(hpcncf_take_rows(engine, ids, 3, values.data()) != 0, "a row that is none");
-    expect(hpcncf_put_rows(engine, ids, 3, values.data()) != 0, "a row that is none");
-  }
-  const int64_t ids[] = {0, 5, 13};
-  expect(hpcncf_take_rows(engine, ids, 3, values.data()) == 0, "take");
-  expect(hpcncf_put_rows(engine, ids, 3, values.data()) == 0, "put");
-  expect(hpcncf_take_rows(engine, ids, 0, nullptr) == 0, "no row");
-  trained(engine, made, 7);
-  hpcncf_free(engine);
-}
-
-void counters() {
-  alignas(64) int64_t lines[2 * LINE_NUMBERS] = {};
-  hpcncf_publish(lines, 1);
-  expect(hpcncf_await(lines, 2, 1, 0.002) == 1, "the one that is missing");
-  std::thread other([&] { hpcncf_publish(lines + LINE_NUMBERS, 1); });
-  expect(hpcncf_await(lines, 2, 1, 10) == -1, "both are there");
-  other.join();
-}
-
 void no_number_in_the_context() {
   for (float value : {NAN, INFINITY, -INFINITY}) {
     Made made(5, 9, 3, 2);
@@ -416,8 +384,6 @@ int main() {
   bad_data();
   bad_calls();
   for (int doubles : {0, 1}) messages(doubles);
-  rows_in_and_out();
-  counters();
   tasks();
   every_negative();
   no_number_in_the_context();

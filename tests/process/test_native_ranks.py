@@ -182,24 +182,3 @@ def test_a_slot_too_small_is_refused(data: Prepared) -> None:
     of = kernel(data)
     with pytest.raises(HpcncfError, match="a message may need"):
         of.gradients(Span(0, 0, 4), 1.0, slot(of.capacity - 1))
-
-
-def test_rows_that_moved_are_those_that_steps_read(data: Prepared) -> None:
-    of = kernel(data)
-    of.watch()
-    expected: set[int] = set()
-    for span in (Span(0, 0, 20), Span(0, 20, 30)):
-        of.step(span, 0.01)
-        _, users, items = of.draw(span)
-        expected |= set(users.tolist()) | set((items + len(of.users)).ravel().tolist())
-    assert of.touched_rows().tolist() == sorted(expected)
-    assert of.touched_rows().tolist() == []
-
-
-def test_ids_of_rows_that_are_not_there_are_refused(data: Prepared) -> None:
-    of = kernel(data)
-    for bad in (-1, 120):
-        with pytest.raises(HpcncfError, match=f"row {bad} at 1: expected 0 to 119"):
-            of.take_rows(np.array([3, bad]))
-        with pytest.raises(HpcncfError, match=f"row {bad} at 1"):
-            of.put_rows(np.array([3, bad]), np.zeros((2, of.row_numbers)))

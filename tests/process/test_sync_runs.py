@@ -1,4 +1,4 @@
-"""Runs of ranks that exchange rows or step apart: they learn together, stop together, go on."""
+"""Runs of ranks that exchange gradients or rows: they learn together, stop together, go on."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from hpcncf.launcher.signals import Request
 from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.worker.recorder import lost_peer
 
-RANKS, EVERY, SLOW_S = 2, 7, 3.0
-APART = {"sync": "local_sgd", "sync_every": EVERY}
+RANKS, SLOW_S = 2, 3.0
 WAYS: dict[str, dict[str, Any]] = {
     "dense": {"loader": "batched", "model": Model(dropout=0.3)},
     "rows": {"engine": "rowwise", "sync": "rows"},
-    "local": APART,
-    "local by rows": {"engine": "rowwise", **APART},
 }
 if select_build(installed_builds(), cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
-    WAYS["local, native"] = {"engine": "native", **APART}
 
 
 class Killed(Request):
@@ -112,13 +108,6 @@ def test_a_run_that_stopped_twice_has_the_bits_of_one_that_did_not(
     assert cut["resumed_epoch"] is not None
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("local")])
-def test_ranks_that_step_apart_stop_where_they_meet(
-    records: list[dict[str, Any]], way: str
-) -> None:
-    assert records[0][way][1]["resumed_step"] in (*range(0, 31, EVERY), 31)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_every_positive_is_seen_once_an_epoch_and_teaches(
     records: list[dict[str, Any]], way: str
@@ -134,15 +123,11 @@ def test_a_record_says_what_synchronising_took(records: list[dict[str, Any]], wa
     whole = records[1][way][0]
     sync, steps = whole["sync"], whole["counted_steps"]
     assert sync["how"] == WAYS[way].get("sync", "dense")
-    assert sync["every"] == WAYS[way].get("sync_every", 1)
-    by_torch = "engine" not in WAYS[way] or "rows, native" not in WAYS
-    assert sync["over"] == ("gloo" if by_torch else "shared memory")
+    assert (sync["every"], sync["over"]) == (1, "gloo")
     assert sync["seconds"] == whole["phases"]["sync_s"] > 0
     values = 4 * whole["parameters"]  # float32
     if way == "dense":
         assert sync["bytes"] == steps * values
-    elif way == "local":  # parameters and two moments, at 5 means an epoch, 6 steps not counted
-        assert sync["bytes"] == 10 * 3 * values
     else:
         assert 0 < sync["bytes"] < steps * values
     if sync["how"] == "rows":

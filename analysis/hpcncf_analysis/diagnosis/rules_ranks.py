@@ -109,11 +109,11 @@ def sync_bound(evidence: Evidence) -> Finding | None:
     elif not evidence.trained:
         remedy = "Exchange less often or less: larger batches, no_sync() over several, fewer ranks."
     elif (evidence.sync_how or asked) != "dense":
-        remedy = "Exchange less often: a larger batch, more steps between, or fewer ranks."
+        remedy = "Exchange less often: a larger batch, or fewer ranks."
     else:
         remedy = (
-            "Exchange less, or less often: training.sync rows or local_sgd (engines rowwise, "
-            "native), a larger batch, or fewer ranks."
+            "Exchange less, or less often: training.sync rows (engines rowwise, native), a larger "
+            "batch, or fewer ranks."
         )
     changes: dict[str, Any] = {}
     # Weight decay moves every row in every step: engine rowwise refuses it.

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "face.h"
-#include "shared.h"
 #include "tables.h"
 
 #define HPCNCF_EXPORT extern "C" __attribute__((visibility("default")))
@@ -92,39 +91,6 @@ HPCNCF_EXPORT int hpcncf_apply(void* engine, const void* const* messages, const 
   return guarded([&] { static_cast<Face*>(engine)->apply(messages, sizes, ranks); });
 }
 
-// From now on the engine notes which rows its steps read.
-HPCNCF_EXPORT int hpcncf_watch(void* engine) {
-  return guarded([&] { static_cast<Face*>(engine)->watch(); });
-}
-
-// Ids of those since the last call, items behind the users, to an array with room for all.
-HPCNCF_EXPORT int64_t hpcncf_moved(void* engine, int64_t* ids) {
-  return static_cast<Face*>(engine)->moved(ids);
-}
-
-// How many numbers of a row steps change.
-HPCNCF_EXPORT int64_t hpcncf_row_numbers(void* engine) {
-  return static_cast<Face*>(engine)->row_numbers();
-}
-
-// All of those, of these rows, as of now; `hpcncf_put_rows` goes on from such.
-HPCNCF_EXPORT int hpcncf_take_rows(void* engine, const int64_t* ids, int64_t count, void* to) {
-  return guarded([&] {
-    auto& face = *static_cast<Face*>(engine);
-    check_ids(ids, count, face.rows_count(), "row");
-    face.exchange_rows(ids, count, to, nullptr);
-  });
-}
-
-HPCNCF_EXPORT int hpcncf_put_rows(void* engine, const int64_t* ids, int64_t count,
-                                  const void* from) {
-  return guarded([&] {
-    auto& face = *static_cast<Face*>(engine);
-    check_ids(ids, count, face.rows_count(), "row");
-    face.exchange_rows(ids, count, nullptr, from);
-  });
-}
-
 HPCNCF_EXPORT int hpcncf_settle(void* engine) {
   return guarded([&] { static_cast<Face*>(engine)->settle(); });
 }
@@ -160,14 +126,6 @@ HPCNCF_EXPORT int64_t hpcncf_steps(void* engine) { return static_cast<Face*>(eng
 
 HPCNCF_EXPORT void hpcncf_set_steps(void* engine, int64_t steps) {
   static_cast<Face*>(engine)->steps() = steps;
-}
-
-// Of the transport between ranks of one node (sync/shared.py): this rank's counter, and the wait for
-// those of all.
-HPCNCF_EXPORT void hpcncf_publish(int64_t* counter, int64_t number) { publish(counter, number); }
-
-HPCNCF_EXPORT int hpcncf_await(const int64_t* lines, int ranks, int64_t number, double seconds) {
-  return await(lines, ranks, number, seconds);
 }
 
 // Of remedies/row_kernels.py, which has checked types and contiguity.

@@ -6,7 +6,6 @@
 
 #include "pass.h"
 #include "union.h"
-#include "watch.h"
 
 namespace hpcncf {
 
@@ -87,25 +86,6 @@ class Engine {
     }
   }
 
-  // All that steps change of these rows (items behind the users), as of the last step; to `to`, or,
-  // where it is null, from `from` and into them.
-  void exchange_rows(const int64_t* ids, int64_t count, S* to, const S* from) {
-    rows.until(steps);
-    const size_t each = size_t(rows.numbers());
-    pool_.run(int((count + SETTLED - 1) / SETTLED), [&](int part, int) {
-      const int64_t first = int64_t(part) * SETTLED;
-      for (int64_t n = first; n < std::min(first + SETTLED, count); ++n) {
-        const int which = ids[n] >= rows.users.rows();
-        Table<S>& table = rows.table(which);
-        S* row = table.row(ids[n] - which * rows.users.rows());
-        if (to)
-          rows.take(table, row, steps, to + n * each);
-        else
-          rows.put(table, row, steps, from + n * each);
-      }
-    });
-  }
-
   void draw(Batch<S>& batch, const Span& span) {
     ask(batch, span);
     batch.draw(settings_.seed);
@@ -130,7 +110,6 @@ class Engine {
   Rows<S> rows;
   Dense<S> dense;
   int64_t steps = 0;
-  Watch watch;
 
  private:
   Distinct& distinct(int which) {
@@ -166,10 +145,6 @@ class Engine {
   // the parameters' rows otherwise than in the update.
   double passed(const Span& span, S scale, const Span& next) {
     if (!(batch_->from.span == span)) draw(*batch_, span);
-    if (watch.on()) {
-      watch.see(distinct(0), 0);
-      watch.see(distinct(1), rows.users.rows());
-    }
     rows.until(steps);
     run_rows(
         dense.matrices(),

@@ -17,11 +17,6 @@ struct Face {
   virtual double gradients(const Span& span, double scale, const Span& next, void* slot,
                            int64_t capacity, int64_t* size) = 0;
   virtual void apply(const void* const* messages, const int64_t* sizes, int ranks) = 0;
-  virtual void watch() = 0;
-  virtual int64_t moved(int64_t* ids) = 0;
-  virtual int64_t rows_count() const = 0;
-  virtual int64_t row_numbers() const = 0;
-  virtual void exchange_rows(const int64_t* ids, int64_t count, void* to, const void* from) = 0;
   virtual void settle() = 0;
   virtual void evaluate(const Test& test, int32_t* ranks) = 0;
   virtual void draw(const Span& span, int64_t* rows, int32_t* users, int32_t* items) = 0;
@@ -56,13 +51,6 @@ struct Of final : Face {
       received.push_back(Message<S>::received(messages[rank], sizes[rank],
                                               int64_t(shape.parameters), bounds, shape.width()));
     engine.apply(received);
-  }
-  void watch() override { engine.watch.begin(engine.rows.count()); }
-  int64_t moved(int64_t* ids) override { return engine.watch.moved(ids); }
-  int64_t rows_count() const override { return engine.rows.count(); }
-  int64_t row_numbers() const override { return engine.rows.numbers(); }
-  void exchange_rows(const int64_t* ids, int64_t count, void* to, const void* from) override {
-    engine.exchange_rows(ids, count, static_cast<S*>(to), static_cast<const S*>(from));
   }
   void settle() override { engine.settle(); }
   void evaluate(const Test& test, int32_t* ranks) override {

@@ -21,7 +21,6 @@ class Rows {
         idle_(settings.adam) {}
 
   Table<S>& table(int which) { return which == 0 ? users : items; }
-  int64_t count() const { return users.rows() + items.rows(); }
   int width() const { return users.width(); }
 
   // To be called before rows are read as of `step`.
@@ -81,17 +80,6 @@ class Rows {
       row[2 * width + n] *= decay2;
     }
     table.set_stepped(row, step);
-  }
-
-  // All that a step changes of a row: so many numbers, brought to `step`.
-  int numbers() const { return (rule_ == Rule::SGD ? 1 : 3) * width(); }
-  void take(Table<S>& table, S* row, int64_t step, S* to) const {
-    settle(table, row, step);
-    std::copy_n(row, numbers(), to);
-  }
-  void put(Table<S>& table, S* row, int64_t step, const S* from) const {
-    std::copy_n(from, numbers(), row);
-    if (rule_ == Rule::ADAM) table.set_stepped(row, step);
   }
 
   static constexpr int AHEAD = 6;  // rows asked for before they are needed

@@ -20,10 +20,7 @@ from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import (
-    MESSAGE_CAPACITY,
-    CountedTransport,
     Transport,
-    open_transport,
     row_message_capacity,
 )
 
@@ -56,9 +53,6 @@ class Engine(Protocol):
     def settle(self) -> None:
         """Bring every row up to the last step. The trainer calls it only at the end of an epoch and
         of the training: the result depends on when it is called."""
-
-    def average(self) -> None:
-        """Continue from the mean over all ranks, which have taken as many steps independently."""
 
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
@@ -97,12 +91,8 @@ def with_transport(
     """Adds a transport if the ranks exchange rows; all ranks must call it."""
     if training.engine == "reference" or place.world_size == 1:
         return inputs
-    size = (
-        MESSAGE_CAPACITY
-        if training.sync == "local_sgd"
-        else _message_capacity(inputs, model, training)
-    )
-    return replace(inputs, transport=CountedTransport(open_transport(place, size), clock))
+    size = _message_capacity(inputs, model, training)
+    return replace(inputs, transport=Transport(size, clock.sent))
 
 
 def _message_capacity(inputs: EngineInputs, model: NeuMF, training: Training) -> int:

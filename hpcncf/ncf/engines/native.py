@@ -37,7 +37,7 @@ from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import Transport, average_engine
+from hpcncf.ncf.sync import Transport
 
 NO_SPAN = Span(0, 0, 0)
 Bytes = NDArray[np.uint8]
@@ -103,7 +103,6 @@ class Kernel:
         self.items = self._rows(1, manifest.items)
         self.dense = [self._dense(which) for which in range(3)]
         self.negatives = training.negatives
-        self.row_numbers = int(self._library.hpcncf_row_numbers(self._engine))
 
     def _rows(self, which: int, count: int) -> NDArray[Any]:
         """A table [rows, stride]: parameters, both moments, the step they are of, unused rest."""
@@ -172,34 +171,6 @@ class Kernel:
         addresses = (c_void_p * ranks)(*(each.ctypes.data for each in messages))
         sizes = (c_int64 * ranks)(*(each.nbytes for each in messages))
         status = self._library.hpcncf_apply(self._engine, addresses, sizes, ranks)
-        check_status(self._library, status)
-
-    def watch(self) -> None:
-        """Record the rows that steps read, for `touched_rows`."""
-        check_status(self._library, self._library.hpcncf_watch(self._engine))
-
-    def touched_rows(self) -> NDArray[np.int64]:
-        """Ids of the rows that steps read since the last call, ascending: users, then items."""
-        ids = np.empty(len(self.users) + len(self.items), dtype=np.int64)
-        count = self._library.hpcncf_moved(self._engine, _pointer(ids, c_int64))
-        return ids[:count].copy()
-
-    def take_rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """All that steps change of these rows, brought to the last step [len(ids), n]."""
-        rows = np.empty((len(ids), self.row_numbers), dtype=self._kind)
-        status = self._library.hpcncf_take_rows(
-            self._engine, _pointer(ids, c_int64), len(ids), rows.ctypes.data
-        )
-        check_status(self._library, status)
-        return rows
-
-    def put_rows(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        """Continue from such rows, as of the last step; ids are distinct."""
-        rows = np.ascontiguousarray(rows, dtype=self._kind)
-        assert rows.shape == (len(ids), self.row_numbers)
-        status = self._library.hpcncf_put_rows(
-            self._engine, _pointer(ids, c_int64), len(ids), rows.ctypes.data
-        )
         check_status(self._library, status)
 
     def settle(self) -> None:
@@ -293,7 +264,7 @@ def padded_width(width: int) -> int:
 
 class Native:
     """Any number of threads, no dropout. It draws its own instances. Several ranks exchange their
-    gradients in each step, or, with `sync: local_sgd`, continue from their mean every few steps."""
+    gradients in each step."""
 
     def __init__(
         self,
@@ -310,7 +281,7 @@ class Native:
         """The model's parameters become the engine's. One of doubles is trained in doubles."""
         doubles = model.predict_layer.weight.dtype == torch.float64
         self.model, self.clock, self._schedule = model, clock, schedule
-        self._transport, self._apart = transport, training.sync == "local_sgd"
+        self._transport = transport
         self.loss = torch.zeros((), dtype=torch.float64)
         same_memory: Any = self.loss.numpy()
         self._loss = c_double.from_buffer(same_memory)
@@ -320,8 +291,6 @@ class Native:
         self._layers = KernelLayers(self.kernel, model)
         self._layers.write()
         view_kernel_tables(model, self.kernel)
-        if self._apart:
-            self.kernel.watch()
 
     def batches(
         self,
@@ -337,7 +306,7 @@ class Native:
         self, batches: Iterator[tuple[Span, Span]], instances: int, most: int = 1
     ) -> tuple[float, list[int]]:
         """Nothing is waited for."""
-        if self._transport and not self._apart:
+        if self._transport:
             span, following = next(batches)
             slot = self._transport.slot()
             loss, size = self.kernel.gradients(span, 1 / instances, slot, following)
@@ -366,24 +335,6 @@ class Native:
             self.clock.end_step(self._instances(span))
         self._at_once = max(1, min(2 * len(spans), int(CALL_S * len(spans) / max(ends[-1], 1e-9))))
         return spans
-
-    def average(self) -> None:
-        assert self._transport
-        average_engine(self, self._transport)
-
-    def touched_rows(self) -> Tensor:
-        return torch.from_numpy(self.kernel.touched_rows())
-
-    def read_state(self, ids: Tensor) -> Tensor:
-        rows = self.kernel.take_rows(ids.numpy())
-        return torch.from_numpy(np.concatenate([*self.kernel.dense, rows.reshape(-1)]))
-
-    def write_state(self, ids: Tensor, state: Tensor) -> None:
-        kernel, values = self.kernel, state.numpy()
-        size = len(kernel.dense[0])
-        for which, mine in enumerate(kernel.dense):
-            mine[:] = values[which * size : (which + 1) * size]
-        kernel.put_rows(ids.numpy(), values[len(kernel.dense) * size :].reshape(len(ids), -1))
 
     def settle(self) -> None:
         self.kernel.settle()

@@ -38,9 +38,6 @@ class TorchLazyAdam:
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts.items()}
 
-    def moments(self) -> list[Tensor]:
-        return [each for part in self._parts.values() for each in optimizer_moments(part)]
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -68,20 +65,6 @@ def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training
         foreach=True if training.adam == "foreach" else None,
         fused=True if training.adam == "fused" else None,
     )
-
-
-def optimizer_moments(optimizer: Optimizer | TorchLazyAdam) -> list[Tensor]:
-    """The state with a parameter's shape, in the parameters' order."""
-    if isinstance(optimizer, TorchLazyAdam):
-        return optimizer.moments()
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    kept = [(each, optimizer.state[each]) for each in parameters if each in optimizer.state]
-    return [
-        value
-        for parameter, state in kept
-        for value in state.values()
-        if isinstance(value, Tensor) and value.shape == parameter.shape
-    ]
 
 
 # Evaluation computes in float32, whatever the training does.

@@ -24,7 +24,6 @@ from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import average_tensors
 
 # The exposed wait for other ranks (`sync`) lasts from the hand-over of the last bucket of gradients
 # to the all-reduce, when this rank has no backward work left, until `backward()` returns with every
@@ -44,7 +43,7 @@ class ReplicatedModel:
     ) -> None:
         """`sent` is called with the bytes of each bucket handed to the all-reduce."""
         self._sent = sent
-        self.averages = world_size > 1 and training.sync == "dense"
+        self.averages = world_size > 1
         self.gradients_ready_at: float | None = None
         """When the last bucket was handed to the all-reduce."""
         torch.backends.cudnn.benchmark = training.cudnn_benchmark
@@ -279,12 +278,6 @@ class Reference:
     @property
     def skipped_steps(self) -> int | None:
         return self._steps.skipped
-
-    @torch.no_grad()
-    def average(self) -> None:
-        moments = precision.optimizer_moments(self.optimizer)
-        for size in average_tensors([*self.model.parameters(), *moments]):
-            self.clock.sent(size)
 
     def settle(self) -> None:
         """Nothing lags behind: torch moves every row in every step, or never."""

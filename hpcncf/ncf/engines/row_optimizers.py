@@ -69,14 +69,6 @@ class SgdRows:
         """Take the step with the gradient [len(ids), width] of the rows read last."""
         self.values.index_add_(0, self._ids, gradient, alpha=-self._counter.lr)
 
-    def read_state(self, ids: Tensor) -> Tensor:
-        """All numbers that a step changes in these rows, current: [parts, len(ids), width]."""
-        return self.values.index_select(0, ids)[None]
-
-    def write_state(self, ids: Tensor, whole: Tensor) -> None:
-        """Continue from such rows; ids are distinct."""
-        write_rows(self.values, ids, whole[0])
-
     def settle(self) -> None:
         """Bring every row up to the last step."""
 
@@ -105,14 +97,6 @@ class LazyAdamRows:
     def update(self, gradient: Tensor) -> None:
         size, _ = self._counter.bias_corrections()
         adam_update(self._read, gradient, size, EPS)
-        self._put_back()
-
-    def read_state(self, ids: Tensor) -> Tensor:
-        self.read(ids)
-        return self._read
-
-    def write_state(self, ids: Tensor, whole: Tensor) -> None:
-        self._ids, self._read = ids, whole
         self._put_back()
 
     def settle(self) -> None:
@@ -154,10 +138,6 @@ class AdamRows(LazyAdamRows):
         self._last.index_fill_(0, self._ids, self._counter.step)
         if self._counter.step == MAX_SINGLE_STEP:
             self.settle()
-
-    def write_state(self, ids: Tensor, whole: Tensor) -> None:
-        super().write_state(ids, whole)
-        self._last.index_fill_(0, ids, self._counter.step)
 
     def settle(self) -> None:
         behind = (self._last < self._counter.step).nonzero().squeeze(1)

@@ -20,7 +20,7 @@ from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import RowExchange, Transport, average_engine
+from hpcncf.ncf.sync import RowExchange, Transport
 
 
 class GroupedNetwork:
@@ -142,7 +142,7 @@ class Rowwise:
         clock: StepClock,
         transport: Transport | None = None,
     ) -> None:
-        """`transport`: to the other ranks, used as `training.sync` says."""
+        """`transport`: to the other ranks."""
         self.model, self.clock = model, clock
         self.loss = torch.zeros((), dtype=torch.float64)
         self._users = model.MF_Embedding_User.num_embeddings
@@ -153,12 +153,10 @@ class Rowwise:
         view_tables(model, self._rows.values)
         self._layers = DenseLayers(model, training, self._counter)
         self._grouped = GroupedNetwork(model)
-        self._transport = transport
         self._exchange: RowExchange | None = None
-        if transport and training.sync != "local_sgd":
+        if transport:
             width = self._rows.values.shape[1]
             self._exchange = RowExchange(transport, len(self._layers.gradient), width)
-        self._touched: list[Tensor] = []
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[BatchRows]:
         return loader.rows(epoch, steps)
@@ -185,31 +183,11 @@ class Rowwise:
             union, gradient = self._exchange.summed(self._layers.gradient, ids, gradient)
             self._rows.read(union)  # every rank moves the rows of all ranks
             lap("sync")
-        elif self._transport:
-            self._touched.append(ids)
         self._counter.advance()
         self._rows.update(gradient)
         self._layers.update()
         lap("optimizer")
         return waited, [items.numel()]
-
-    @torch.no_grad()
-    def average(self) -> None:
-        assert self._transport
-        average_engine(self, self._transport)
-
-    def touched_rows(self) -> Tensor:
-        ids: Tensor = torch.unique(torch.cat(self._touched))
-        self._touched.clear()
-        return ids
-
-    def read_state(self, ids: Tensor) -> Tensor:
-        return torch.cat([self._layers.parts.reshape(-1), self._rows.read_state(ids).reshape(-1)])
-
-    def write_state(self, ids: Tensor, state: Tensor) -> None:
-        width, layers = self._rows.values.shape[1], self._layers.parts
-        layers.copy_(state[: layers.numel()].view_as(layers))
-        self._rows.write_state(ids, state[layers.numel() :].view(-1, len(ids), width))
 
     @torch.no_grad()
     def settle(self) -> None:
