@@ -316,7 +316,7 @@ def quality(settings: Mapping[str, Any], folder: Path) -> float | None:
 def arithmetic(run: Run) -> dict[str, Any]:
     """The settings of the run's training that its model depends on; local SGD's is not measured."""
     assert run.training is not None
-    kept = {"negatives", "seed", "lr", "global_batch_size", "lr_scale", "optimizer", "engine"}
+    kept = {"negatives", "seed", "lr", "global_batch_size", "optimizer", "engine"}
     kept |= {"precision", "compile", "accumulate", "sparse"}
     settings = run.training.model_dump(mode="json", include=kept)
     adam = run.training.adam if settings["engine"] == "reference" else "default"

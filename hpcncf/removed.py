@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 SINCE: Final = "0.2.0"
 
@@ -34,3 +35,91 @@ def find_removed_option(words: Sequence[str]) -> str | None:
         if (verb, option) in OPTIONS:
             return f"hpcncf {verb} {option} is gone since {SINCE}: {OPTIONS[verb, option]}."
     return None
+
+
+@dataclass(frozen=True)
+class RemovedSetting:
+    """A setting that earlier job files could have."""
+
+    default: Any
+    """Its value in plans and job files that did not set it."""
+    instead: str
+    """What to use instead."""
+
+
+_DDP = "DistributedDataParallel has torch's defaults; use sync: rows to send less"
+_LR = "set training.lr to the learning rate of the whole batch"
+_PRICES = "compare configurations by core-hours and GPU-hours"
+
+SETTINGS: Final = {
+    "training.lr_scale": RemovedSetting("none", _LR),
+    "training.lr_base_batch": RemovedSetting(256, _LR),
+    "training.bucket_mb": RemovedSetting(None, _DDP),
+    "training.gradient_as_bucket_view": RemovedSetting(False, _DDP),
+    "training.static_graph": RemovedSetting(False, _DDP),
+    "training.interop_threads": RemovedSetting(
+        1, "it is 1, since the operations of this model wait for each other; set training.threads"
+    ),
+    "training.collate": RemovedSetting(
+        "default", "use training.loader: batched, which has nothing to collate"
+    ),
+    "training.workers": RemovedSetting(
+        "process", "DataLoader workers are processes; set training.num_workers"
+    ),
+    "training.tf32": RemovedSetting(False, "use training.precision: bfloat16"),
+    "training.sync_every": RemovedSetting(16, "use training.sync: rows, or one rank with threads"),
+}
+"""Dotted setting of a job file -> what it was and what to use instead."""
+
+SITE_SETTINGS: Final = {"prices": _PRICES, "currency": _PRICES}
+"""Setting of a site file -> what to use instead."""
+
+VALUES: Final = {
+    ("training.sync", "local_sgd"): ("dense", "use rows, or one rank with more threads"),
+    ("training.pin", "numa"): ("cores", "use cores"),
+    ("data.dataset", "yelp"): ("csv", "use csv; docs/data.md has the recipe"),
+}
+"""Dotted setting and a value that it had -> a value that it has, and what to use instead."""
+
+
+def describe_removed_setting(dotted: str) -> str | None:
+    """The sentence for a setting of a job file that is gone; None if it is not one."""
+    if dotted not in SETTINGS:
+        return None
+    return f"{dotted} is gone since {SINCE}: {SETTINGS[dotted].instead}"
+
+
+def describe_removed_value(dotted: str, value: Any) -> str | None:
+    """The sentence for a setting's value that is gone; None if it is not one."""
+    found = VALUES.get((dotted, value)) if isinstance(value, str) else None
+    return found and f"{dotted}: {value} is gone since {SINCE}: {found[1]}"
+
+
+def drop_removed_defaults(plain: dict[str, Any]) -> None:
+    """Drop settings that are gone and have the value they had by default, in place."""
+    for dotted, setting in SETTINGS.items():
+        section, name = dotted.split(".")
+        settings = plain.get(section)
+        if isinstance(settings, dict) and name in settings and settings[name] == setting.default:
+            del settings[name]
+
+
+def drop_removed_settings(plain: dict[str, Any]) -> dict[str, Any]:
+    """Drop what is gone from the sections of an earlier plan, in place.
+
+    Returns dotted setting -> value of those that had another value than their default.
+    """
+    drop_removed_defaults(plain)
+    dropped: dict[str, Any] = {}
+    for dotted in SETTINGS:
+        section, name = dotted.split(".")
+        settings = plain.get(section)
+        if isinstance(settings, dict) and name in settings:
+            dropped[dotted] = settings.pop(name)
+    for (dotted, value), (now, _) in VALUES.items():
+        section, name = dotted.split(".")
+        settings = plain.get(section)
+        if isinstance(settings, dict) and settings.get(name) == value:
+            settings[name] = now
+            dropped[dotted] = value
+    return dropped

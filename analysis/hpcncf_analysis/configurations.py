@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
+from hpcncf import removed
 from hpcncf.collect.resource_columns import METRIC, PARAMETER, is_number
 from hpcncf.job.identity import SEED
 from hpcncf.job.spec import Model, Resources, Training
@@ -28,11 +29,12 @@ LABEL_ORDER: Final = tuple(
     name
     for name in dict.fromkeys(
         [
-            *("loader", "num_workers", "workers", "persistent_workers", "prefetch_factor"),
-            *("collate", "engine", "sync", "sync_every", "optimizer", "adam", "batch"),
+            *("loader", "num_workers", "persistent_workers", "prefetch_factor"),
+            *("engine", "sync", "optimizer", "adam", "batch"),
             *Training.model_fields,
             *Resources.model_fields,
             *Model.model_fields,
+            *(dotted.partition(".")[2] for dotted in removed.SETTINGS),
             *("remedies", "data_title", "data_key", "command"),
         ]
     )

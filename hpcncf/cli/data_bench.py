@@ -24,10 +24,8 @@ example: hpcncf data bench jobs/loaders.yaml --seconds 3
 OF_LOADERS: Final = (
     "loader",
     "num_workers",
-    "workers",
     "persistent_workers",
     "prefetch_factor",
-    "collate",
     "negatives",
 )
 

@@ -213,6 +213,7 @@ def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
     if run.training is None:
         return row
     row |= run.training.model_dump(mode="json")
+    row |= run.removed_training
     threads = {record.training.threads for record in ranks if record.training}
     asked = run.training.threads
     return (

@@ -122,4 +122,6 @@ def configuration_id(run: Run) -> str:
         update={SEED: Training.model_fields[SEED].default}
     )
     identity = run_identity(workload, run.resources, run.data_key, run.model, training, 0)
+    if training:
+        identity["training"] |= run.removed_training
     return hash_identity(add_remedies(identity, run.remedies))

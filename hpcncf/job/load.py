@@ -20,6 +20,8 @@ from hpcncf.job.engine_fallback import missing_native_engine, with_engine_fallba
 from hpcncf.job.expand import expand_job, grid_points
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec, Program, validation_error
+from hpcncf.paths import ResultPaths
+from hpcncf.removed import drop_removed_defaults
 
 BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_size_per_rank"})
 
@@ -131,6 +133,8 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
             f"{path}: expected a mapping with the keys {', '.join(JobSpec.model_fields)}; "
             f"came {'nothing' if plain is None else type(plain).__name__}"
         )
+    if ResultPaths(path.parent).plan.exists():  # a results folder's job.yaml names all settings
+        drop_removed_defaults(plain)
     qualify_parameters(plain)
     in_file = deepcopy(plain)
     given = [(_apply_setting(plain, setting), setting) for setting in overrides]

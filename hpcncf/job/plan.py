@@ -22,6 +22,7 @@ from hpcncf.job.spec import (
     build_command,
     placeholder_values,
 )
+from hpcncf.removed import drop_removed_settings
 
 SCHEMA_VERSION: Final = 1
 
@@ -65,6 +66,23 @@ class Run(Settings):
     code: str | None = None
     """SHA-256 of a command's own code at its last submission: scripts and modules of its user that
     it names or imports. None: it has none, or was submitted before this was recorded."""
+    removed: dict[str, Any] = {}  # noqa: RUF012
+    """Settings of an earlier version that are gone, dotted, and their values: results are still
+    read, but such a run cannot be repeated."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def set_removed_settings_apart(cls, plain: Any) -> Any:
+        """Plans of earlier versions have settings that are gone."""
+        if not isinstance(plain, dict) or not isinstance(plain.get("training"), dict):
+            return plain
+        kept = plain | {
+            section: dict(plain[section])
+            for section in ("training", "data")
+            if isinstance(plain.get(section), dict)
+        }
+        gone = drop_removed_settings(kept)
+        return kept | {"removed": gone} if gone else kept
 
     @model_validator(mode="after")
     def once_every_command_was_by_hand(self) -> Self:
@@ -72,6 +90,12 @@ class Run(Settings):
         if self.workload != "ncf" and "by_hand" not in self.model_fields_set:
             return self.model_copy(update={"by_hand": True})
         return self
+
+    @property
+    def removed_training(self) -> dict[str, Any]:
+        """Removed settings of `training` and their values."""
+        split = ((dotted.partition("."), value) for dotted, value in self.removed.items())
+        return {name: value for (section, _, name), value in split if section == "training"}
 
     @property
     def words(self) -> list[str]:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
+from hpcncf.removed import describe_removed_setting, describe_removed_value
 
 M = TypeVar("M", bound=BaseModel)
 # Names that pydantic puts into a location for a mapping's key and a union's alternatives.
@@ -356,6 +357,8 @@ def _known_setting(dotted: str) -> str:
     if section == "parameters":
         return dotted
     known = list(SECTIONS[section].model_fields)
+    if gone := describe_removed_setting(dotted):
+        raise ValueError(gone)
     if key not in known:
         raise ValueError(
             f"unknown key {key!r} of {section}.{suggest_setting(key, known)} "
@@ -491,16 +494,13 @@ class Training(Settings):
     """torch.distributed's backend. `auto`: nccl if each rank has a GPU of its own, else gloo."""
     threads: Literal["auto"] | Count = "auto"
     """Intra-op threads of each rank. `auto`: as many as its usable cores."""
-    interop_threads: Count = 1
-    """Threads for torch operations that do not depend on each other."""
     omp_wait_policy: Literal["default", "active", "passive"] = "default"
     """OpenMP threads between torch operations: `active` spins on the core, `passive` sleeps.
     `default`: as the environment says, else spin for a while, then sleep. Engine `native` has
     threads of its own."""
-    pin: Literal["none", "cores", "numa"] = "none"
+    pin: Literal["none", "cores"] = "none"
     """Bind each rank to `cpus_per_task` of its usable CPUs. `cores`: each CPU on a physical core
-    that no other rank or hyperthread uses. `numa`: also all on one NUMA node. The run fails if
-    there are too few."""
+    that no other rank or hyperthread uses. The run fails if there are too few."""
     epochs: Count = 3
     """Passes over the training positives."""
     max_steps: Count | None = None
@@ -522,11 +522,6 @@ class Training(Settings):
     gradient descent without momentum."""
     lr: PositiveFloat = 0.001
     """Learning rate."""
-    lr_scale: Literal["none", "linear", "sqrt"] = "none"
-    """Scale `lr` with the batch over all ranks: not at all, by its ratio to `lr_base_batch` (Goyal
-    et al. 2017, for SGD), or by the square root of that (Malladi et al. 2022, for Adam)."""
-    lr_base_batch: Count = 256
-    """Positives per optimiser step that `lr` was chosen for."""
     weight_decay: NonNegativeFloat = 0.0
     """L2 penalty: this times a parameter is added to its gradient. Not available with engines or
     optimisers that skip rows without a gradient."""
@@ -546,16 +541,10 @@ class Training(Settings):
     there; on a CPU this is `vectorized`. Not yet measured on a GPU."""
     num_workers: CountOrZero = 0
     """DataLoader workers of each rank (`per_sample` and `batched`), at most one for each core."""
-    workers: Literal["process", "thread"] = "process"
-    """Workers are processes, which send batches through shared memory, or threads of the rank's own
-    process, which copy nothing but share Python's global lock."""
     persistent_workers: bool = True
     """Keep worker processes between epochs."""
     prefetch_factor: Count = 2
     """Batches that each worker prepares ahead."""
-    collate: Literal["default", "fast"] = "default"
-    """Loader `per_sample`: build batches with torch's `default_collate`, or with three calls of
-    `torch.stack` specific to these samples."""
     pin_memory: bool = False
     """Keep batches in page-locked memory, which a GPU copies from asynchronously; no effect without
     a GPU."""
@@ -570,12 +559,6 @@ class Training(Settings):
     """Engine `reference` on several devices. `ddp`: DistributedDataParallel over the ranks.
     `data_parallel`: torch.nn.DataParallel over the GPUs of one rank; on CPUs torch runs the model
     itself."""
-    bucket_mb: PositiveFloat | None = None
-    """MiB of gradients that DDP all-reduces at once. None: torch's default, 1 and then 25."""
-    gradient_as_bucket_view: bool = False
-    """DDP: keep gradients in the exchanged buckets, without a copy."""
-    static_graph: bool = False
-    """DDP: declare that each step uses the same parameters, as these models do."""
     compile: Literal["none", "torchscript", "inductor", "reduce-overhead"] = "none"
     """Engine `reference`: compile the model's forward and backward. `torchscript`:
     torch.jit.script. `inductor`: torch.compile (on a CPU this needs a C++ compiler at run time).
@@ -587,9 +570,6 @@ class Training(Settings):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Engine `reference`: precision of the layers' products by torch.autocast, for float16 with a
     gradient scaler. Parameters, embeddings, loss and optimiser stay float32."""
-    tf32: bool = False
-    """Let float32 products in training round their factors to TensorFloat-32, 10 bits of mantissa,
-    on GPUs that have it."""
     cudnn_benchmark: bool = False
     """Let cuDNN choose the fastest algorithm for convolutions. This model has none, and the record
     says so."""
@@ -634,12 +614,6 @@ class Training(Settings):
         if self.batch_size_per_rank is not None:
             return self.batch_size_per_rank * self.accumulate * world_size
         return self.global_batch_size or 256
-
-    def scaled(self, world_size: int) -> Self:
-        """With `lr` scaled by `lr_scale` for this number of ranks."""
-        ratio = self.batch_over_ranks(world_size) / self.lr_base_batch
-        factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scale]
-        return self.model_copy(update={"lr": self.lr * factor})
 
     def device_for(self, resources: Resources) -> Literal["cpu", "cuda"]:
         if self.device == "auto":
@@ -782,6 +756,9 @@ def _describe_problem(
     model: type[BaseModel], loc: list[int | str], problem: Mapping[str, Any]
 ) -> str:
     key = ".".join(map(str, loc))
+    gone = describe_removed_setting(key) or describe_removed_value(key, problem["input"])
+    if gone:
+        return gone
     if problem["type"] == "extra_forbidden":
         known = _known_keys(model, [str(part) for part in loc[:-1]])
         section = ".".join(map(str, loc[:-1]))
@@ -794,6 +771,8 @@ def _describe_problem(
         return f"{key}: is required and not given"
     came = problem["input"]
     message = str(problem["msg"]).removeprefix("Value error, ")
+    if loc[:1] != ["workload"] and describe_removed_setting(str(came)):  # a key of the grid
+        return message
     if not loc and problem["type"] == "value_error":  # of several keys, which it names itself
         return message
     if problem["type"] == "string_pattern_mismatch":

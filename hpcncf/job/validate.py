@@ -14,11 +14,10 @@ from hpcncf.job.spec import PAPER_STD, Model, Resources, Training
 from hpcncf.native.builds import NATIVE_LAYERS
 from hpcncf.text import pluralize
 
-WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
-LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
+WORKER_SETTINGS: Final = ("persistent_workers", "prefetch_factor")
+LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS)
 COPY_SETTINGS: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
-DDP_SETTINGS: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
-REFERENCE_ONLY: Final = ("accumulate", "parallel", *DDP_SETTINGS)
+REFERENCE_ONLY: Final = ("accumulate", "parallel")
 
 GIB: Final = 2**30
 FLOAT_BYTES: Final = 4
@@ -211,21 +210,11 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "torch optimizers: the gradient scaler could skip the step of only one. Use bfloat16, or "
         "adam",
     ),
-    (
-        lambda c: c.t.tf32 and c.t.precision != "float32",
-        "training.tf32 affects float32 products only, and precision is {c.t.precision}. Remove "
-        "one of the two",
-    ),
     # Several ranks or GPUs.
     (
         lambda c: not c.by_rows and c.t.accumulate > max(1, c.share),
         "training.accumulate {c.t.accumulate} exceeds the {c.share} positives that each rank has "
         "in a step, so some parts would be empty. Use fewer parts, or a larger batch",
-    ),
-    (
-        lambda c: not c.by_rows and c.t.accumulate > 1 and c.t.static_graph,
-        "training.static_graph does not work with accumulate: DDP fails or drops gradients "
-        "(pytorch/pytorch issue 143580). Remove one of the two",
     ),
     (
         lambda c: not c.by_rows and c.t.parallel == "data_parallel" and c.ranks > 1,
@@ -255,18 +244,6 @@ TRAINING: Final[tuple[Rule, ...]] = (
         "training.num_workers {c.t.num_workers} starts {c.workers} workers on {c.r.cores} cores, "
         "where they slow each other down. Use at most {c.r.cpus_per_task} "
         "(resources.cpus_per_task)",
-    ),
-    (
-        lambda c: (
-            c.fetches and c.t.num_workers and c.t.workers == "thread" and not c.t.persistent_workers
-        ),
-        "training.persistent_workers applies to processes only, since threads start at once. "
-        "Remove it, or use workers: process",
-    ),
-    (
-        lambda c: c.fetches and c.t.collate != "default" and c.t.loader != "per_sample",
-        "training.collate {c.t.collate} builds batches from single samples, and loader "
-        "{c.t.loader} has none. Use loader per_sample, or remove it",
     ),
 )
 
@@ -311,26 +288,15 @@ UNUSED: Final[tuple[Unused, ...]] = (
     ),
     (
         lambda c: c.by_rows,
-        DDP_SETTINGS,
-        "is not for engine {c.t.engine}, which builds no autograd graph and exchanges no "
-        "DistributedDataParallel buckets. Remove it",
-    ),
-    (
-        lambda c: c.by_rows,
         ("compile", "cuda_graph"),
         "is not for engine {c.t.engine}, whose passes are written out: there is no torch module to "
         "compile or capture. Use engine reference, or remove it",
     ),
     (
         lambda c: c.by_rows,
-        ("precision", "tf32"),
+        ("precision",),
         "is not for engine {c.t.engine}, which runs on CPUs and computes in float32. Use engine "
         "reference, or remove it",
-    ),
-    (
-        lambda c: c.t.lr_scale == "none",
-        ("lr_base_batch",),
-        "has no effect with lr_scale none. Use linear or sqrt, or remove it",
     ),
     (
         lambda c: c.t.loader == "vectorized",
@@ -378,18 +344,8 @@ NO_EFFECT: Final[tuple[tuple[Callable[[str, Training], bool], tuple[str, ...], s
         "DataParallel spreads batches over GPUs only, and on a CPU torch runs the model itself",
     ),
     (
-        lambda device, _: device == "cpu",
-        ("tf32",),
-        "TensorFloat-32 is a format of NVIDIA's GPUs, and this run trains on a CPU",
-    ),
-    (
-        lambda device, _: device == "old_gpu",
-        ("tf32",),
-        "this GPU is older than TensorFloat-32 (Ampere)",
-    ),
-    (
         lambda _, training: training.engine == "native",
-        ("interop_threads", "omp_wait_policy"),
+        ("omp_wait_policy",),
         "it is for torch's threads, and engine native has its own",
     ),
     (
@@ -403,7 +359,7 @@ They are allowed, so that this can be measured."""
 
 
 def describe_no_effect(training: Training, device: str) -> list[str]:
-    """Warnings about settings without effect. `device`: cpu, cuda, or old_gpu, before Ampere."""
+    """Warnings about settings without effect. `device`: cpu or cuda."""
     return [
         f"training.{name} has no effect: {reason}"
         for applies, names, reason in NO_EFFECT
@@ -516,7 +472,7 @@ def shared_memory_bytes(training: Training, batch: int, context: int = 0) -> int
     and items as int64, `context` columns as float32."""
     if training.loader not in ("per_sample", "batched"):
         return 0
-    if training.workers == "thread" or not training.num_workers:
+    if not training.num_workers:
         return 0
     positive = 8 + 8 * (1 + training.negatives) + 4 * context
     batches = training.num_workers * training.prefetch_factor + BATCHES_IN_USE
@@ -538,7 +494,7 @@ def describe_shared_memory(resources: Resources, training: Training) -> str | No
     return (
         f"DataLoader workers may hold batches of {held / GIB:.1f} GiB in /dev/shm of each node, "
         f"which counts as memory of the job: it requests {resources.node_mem_gb:g} GB. Use fewer "
-        "num_workers, a smaller prefetch_factor or batch, or workers: thread"
+        "num_workers, or a smaller prefetch_factor or batch"
     )
 
 

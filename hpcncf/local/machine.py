@@ -68,8 +68,8 @@ def shared_memory_problem(run: Run) -> str | None:
         return None
     return (
         f"needs {held / 2**20:,.0f} MiB in {SHM} for the batches of DataLoader workers, and this "
-        f"machine has {room / 2**20:,.0f} MiB. Use fewer num_workers, a smaller prefetch_factor or "
-        "batch, or workers: thread"
+        f"machine has {room / 2**20:,.0f} MiB. Use fewer num_workers, or a smaller "
+        "prefetch_factor or batch"
     )
 
 

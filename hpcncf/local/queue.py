@@ -123,7 +123,7 @@ def execute(
     elif (training := runs[0].training) and training.pin != "none":
         asked = runs[0].resources
         found = node.cores(cpus)
-        cpus = in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
+        cpus = in_order(asked.tasks_per_node, asked.cpus_per_task, found)
     on = Machine(cpus[:wanted], visible_gpus(), {})
     PackRunner(paths, on, LaunchPolicy(take, should_stop)).work(runs)
 

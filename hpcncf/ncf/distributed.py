@@ -19,7 +19,7 @@ from hpcncf.data import sampling
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
 from hpcncf.launcher.environment import Place, master
-from hpcncf.launcher.pinning import How, bind, refuse_other_binding, shares
+from hpcncf.launcher.pinning import bind, refuse_other_binding, shares
 from hpcncf.launcher.rendezvous import (
     Meeting,
     choose_interface,
@@ -237,9 +237,9 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
         sys.stderr.write(f"hpcncf: WARNING: rank {place.rank}: {sharing}\n")
     number = choose_threads(training.threads, resources.cpus_per_task, usable)
     torch.set_num_threads(number)
-    # a process may set it only once
-    if torch.get_num_interop_threads() != training.interop_threads:
-        torch.set_num_interop_threads(training.interop_threads)
+    # A process may set it only once. Operations of this model wait for each other.
+    if torch.get_num_interop_threads() != 1:
+        torch.set_num_interop_threads(1)
     return number
 
 
@@ -275,18 +275,18 @@ def select_device(training: Training, resources: Resources, place: Place) -> tor
     return chosen
 
 
-def pin_rank(how: How, each: int, place: Place) -> None:
+def pin_rank(each: int, place: Place) -> None:
     """Bind this rank to `each` cores. Memory needs no policy: the kernel puts a page on the NUMA
     node of the CPU that writes it first.
 
     Raises HpcncfError if there are too few cores, or no way to bind to them.
     """
     if sys.platform != "linux":
-        raise HpcncfError(f"training.pin {how}: only Linux binds processes. Use pin none.")
+        raise HpcncfError("training.pin cores: only Linux binds processes. Use pin none.")
     refuse_other_binding()
     if os.environ.get("HPCNCF_NODE_CPUS") == "":
         raise HpcncfError(
-            f"training.pin {how}: the co-located runs of this job are not confined to cores of "
+            "training.pin cores: the co-located runs of this job are not confined to cores of "
             "their own, so all would bind to the same ones. Use pin none."
         )
     mine = (socket.gethostname(), usable_cpus())
@@ -294,7 +294,7 @@ def pin_rank(how: How, each: int, place: Place) -> None:
     here = [rank for rank, (name, _) in enumerate(every) if name == mine[0]]
     masks = [every[rank][1] for rank in here]
     found = node.cores(cpu for mask in masks for cpu in mask)
-    own = shares(how, masks, each, found)[here.index(place.rank)]
+    own = shares(masks, each, found)[here.index(place.rank)]
     bind(own)
     if set(own) != os.sched_getaffinity(0):
-        raise HpcncfError(f"training.pin {how}: the kernel did not bind this rank to {own}")
+        raise HpcncfError(f"training.pin cores: the kernel did not bind this rank to {own}")

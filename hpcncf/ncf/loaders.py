@@ -8,9 +8,7 @@ import multiprocessing
 import shutil
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,15 +90,6 @@ class KeySampler:
                 yield [(self.epoch, row) for row in rows.tolist()]
 
 
-def stack_samples(samples: list[BatchRows]) -> BatchRows:
-    """`default_collate` of samples of three tensors each, without asking each for its type."""
-    users, items, context = (torch.stack(same) for same in zip(*samples, strict=True))
-    return users, items, context
-
-
-COLLATE: Final[dict[str, Collate]] = {"default": default_collate, "fast": stack_samples}
-
-
 class DataLoaderFetcher:
     """The rank's batches of an epoch's steps that have rows, in order."""
 
@@ -110,33 +99,12 @@ class DataLoaderFetcher:
         self._data: PerSample | Batched = Batched(source)
         self._collate: Collate = lambda rows: rows  # type: ignore[assignment,return-value]
         if training.loader == "per_sample":
-            self._data, self._collate = PerSample(source), COLLATE[training.collate]
-        self._loader = self._made() if training.workers == "process" else None
+            self._data, self._collate = PerSample(source), default_collate
+        self._loader = self._made()
 
     def epoch(self, epoch: int, steps: range) -> Iterator[BatchRows]:
         self._keys.epoch, self._keys.steps = epoch, steps
-        return self._by_threads() if self._loader is None else iter(self._loader)
-
-    def _by_threads(self) -> Iterator[BatchRows]:
-        """Threads of the rank's own process: nothing is copied, and Python runs one at a time."""
-        training = self._training
-        ahead = training.num_workers * training.prefetch_factor
-        with ThreadPoolExecutor(training.num_workers) as pool:
-            under_way: deque[Future[BatchRows]] = deque()
-            try:
-                for keys in self._keys:
-                    under_way.append(pool.submit(self._fetched, keys))
-                    if len(under_way) > ahead:
-                        yield under_way.popleft().result()
-                while under_way:
-                    yield under_way.popleft().result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-
-    def _fetched(self, keys: list[Key]) -> BatchRows:
-        if isinstance(self._data, Batched):
-            return self._data.__getitems__(keys)
-        return self._collate([self._data[key] for key in keys])
+        return iter(self._loader)
 
     def _made(self) -> DataLoader[BatchRows]:
         """One for all epochs, so that its workers may persist."""
@@ -192,8 +160,8 @@ def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, 
         raise HpcncfError(
             f"{SHM}: {free / 2**20:,.0f} MiB are free, but the DataLoader workers of {ranks} "
             f"rank{'s' * (ranks != 1)} need {needed / 2**20:,.0f} MiB for their batches. Use fewer "
-            "num_workers, a smaller prefetch_factor or batch, workers: thread, or a larger "
-            "/dev/shm (a container's --shm-size)"
+            "num_workers, a smaller prefetch_factor or batch, or a larger /dev/shm (a container's "
+            "--shm-size)"
         )
 
 

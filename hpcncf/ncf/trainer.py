@@ -55,7 +55,6 @@ from hpcncf.ncf.distributed import (
 )
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine
-from hpcncf.ncf.engines.precision import predates_tf32, tf32_allowed
 from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.evaluate import count_pairs, evaluate
 from hpcncf.ncf.loaders import Loader, check_shared_memory
@@ -165,7 +164,7 @@ class Trainer:
         self.run, self.data, self.place, self.paths = run, data, place, paths
         self.on_epoch, self.stop = on_epoch, stop or Request()
         self.after_step, self.on_batches = after_step, on_batches
-        self.training = run.training.scaled(place.world_size)
+        self.training = run.training
         self.threads = set_threads(run.training, run.resources, place)
         self.device = select_device(run.training, run.resources, place)
         batch = run.training.batch_over_ranks(place.world_size)
@@ -184,8 +183,7 @@ class Trainer:
             self.device
         )
         found, unused = newest_checkpoint(paths, run, place)
-        gpu = "old_gpu" if predates_tf32(self.device) else self.device.type
-        self.warnings = [*unused, *describe_no_effect(run.training, gpu)]
+        self.warnings = [*unused, *describe_no_effect(run.training, self.device.type)]
         if run.training.evaluation == "sampled" and data.manifest.ranking_warning:
             self.warnings.append(data.manifest.ranking_warning)
         if found:
@@ -238,8 +236,7 @@ class Trainer:
             seed_dropout(self.training.seed, epoch, rank)
         # Rank 0 may still write the checkpoint: the other ranks do not train meanwhile.
         self.waiting_s += wait_for_ranks(self.place)
-        with tf32_allowed(self.training, self.device):
-            self._steps(epoch, steps)
+        self._steps(epoch, steps)
         instances = sum(self._instances_of(step) for step in range(steps))
         loss = sum(self.partial_epoch.losses) / instances
         if not math.isfinite(loss):
@@ -426,7 +423,6 @@ class Trainer:
             sync=Sync(
                 how=training.sync,
                 over=self.transport.name if self.transport else backend,
-                every=1,
                 exchanges=clock.counted_exchanges,
                 bytes=clock.counted_bytes,
                 seconds=phases.sync_s,

@@ -143,7 +143,7 @@ class Cores(RecordPart):
     on_node: Integer
     """CPUs (hardware threads) that the node has."""
     pinned: str | None = None
-    """`cores` or `numa`, if the rank bound itself to `cpus` (`training.pin`)."""
+    """`cores` (earlier `numa`, too), if the rank bound itself to `cpus` (`training.pin`)."""
     numa_nodes: list[Integer] | None = None
     """NUMA nodes of `cpus`; None if the kernel reports none."""
 
@@ -230,11 +230,9 @@ class Sync(RecordPart):
     """The cost of keeping one model over all ranks, in the counted steps."""
 
     how: str
-    """`dense`, `rows` or `local_sgd`, as `training.sync`."""
+    """`dense` or `rows` (earlier `local_sgd`, too), as `training.sync`."""
     over: str
-    """`gloo`, `nccl` or `shared memory`."""
-    every: PositiveInteger
-    """Steps from one exchange to the next."""
+    """`gloo` or `nccl` (earlier `shared memory`, too)."""
     exchanges: Integer
     """Collectives, or messages to all."""
     bytes: Integer
@@ -284,7 +282,7 @@ class TrainingRecord(RecordPart):
     parameters: Integer
     """Trainable parameters of the model."""
     lr: Metric | None = None
-    """Learning rate of the steps, after `lr_scale`."""
+    """Learning rate of the steps."""
     skipped_steps: Integer | None = None
     """With `precision: float16` and engine reference: steps that this attempt skipped because a
     gradient was not finite. None if steps cannot be skipped."""

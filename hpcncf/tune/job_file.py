@@ -83,11 +83,11 @@ def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
 # These change how fast a model is trained, not which one.
 SPEED_ONLY: Final = {
     *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse", "sync"),
-    *("parallel", "bucket_mb", "gradient_as_bucket_view", "static_graph", "compile", "cuda_graph"),
+    *("parallel", "compile", "cuda_graph"),
     *("accumulate", "global_batch_size", "batch_size_per_rank", "checkpoint_every"),
-    *("checkpoint_every_min", "log_every", "interop_threads", "omp_wait_policy", "pin"),
+    *("checkpoint_every_min", "log_every", "omp_wait_policy", "pin"),
     "cudnn_benchmark",
-    *("workers", "persistent_workers", "prefetch_factor", "collate", "pin_memory"),
+    *("persistent_workers", "prefetch_factor", "pin_memory"),
     *("non_blocking", "prefetch_to_device", "profile", "profile_steps", "profile_ranks"),
     *("profile_rate", "profile_native", "profile_subprocesses"),
 }

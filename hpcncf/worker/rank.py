@@ -184,7 +184,7 @@ def _train(recorded: ProcessRecorder, paths: RunPaths, shares_attempt: bool) -> 
         gather_objects(recorded.attempt.number, place)
     recorded.peers = gather_objects(oneself(place), place)
     if run.training.pin != "none":
-        pin_rank(run.training.pin, run.resources.cpus_per_task, place)
+        pin_rank(run.resources.cpus_per_task, place)
         recorded.monitor.reread_affinity(run.training.pin)
     data = load_prepared(Path(run.data.path))
     if run.data_key not in (None, data.manifest.key):

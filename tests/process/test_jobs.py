@@ -44,8 +44,8 @@ def test_job_names_are_distinct() -> None:
 
 # What a run is asked to do, and how closely it is looked at: nothing that makes it faster.
 NO_REMEDY = {
-    *("device", "backend", "epochs", "max_steps", "negatives", "lr", "lr_base_batch", "seed"),
-    *("weight_decay", "batch_size_per_rank", "sync_every", "evaluation", "checkpoint_every"),
+    *("device", "backend", "epochs", "max_steps", "negatives", "lr", "seed"),
+    *("weight_decay", "batch_size_per_rank", "evaluation", "checkpoint_every"),
     *("checkpoint_every_min", "log_every", "profile", "profile_steps", "profile_ranks"),
     *("profile_rate", "profile_native", "profile_subprocesses"),
 }

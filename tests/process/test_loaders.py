@@ -94,12 +94,9 @@ def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, smal
 @pytest.mark.parametrize(
     "settings",
     [
-        {"loader": "per_sample", "workers": "thread", "num_workers": 2},
-        {"loader": "batched", "workers": "thread", "num_workers": 1, "prefetch_factor": 3},
+        {"loader": "batched", "num_workers": 1, "prefetch_factor": 3},
         {"loader": "per_sample", "num_workers": 2},
         {"loader": "batched", "num_workers": 2},
-        {"loader": "per_sample", "collate": "fast"},
-        {"loader": "per_sample", "collate": "fast", "num_workers": 1},
         {"loader": "batched", "num_workers": 1, "persistent_workers": False},
     ],
 )

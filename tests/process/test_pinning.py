@@ -27,7 +27,7 @@ def bound(rank: int, widest: list[int]) -> tuple[list[int], list[int]]:
     thread = threading.Thread(target=other)
     thread.start()
     seen.wait()
-    pin_rank("cores", 1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
+    pin_rank(1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
     go.set()
     thread.join()
     return usable_cpus(), found

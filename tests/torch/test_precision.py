@@ -13,7 +13,6 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.engines.precision import (
     OptimizerSteps,
     build_optimizer,
-    tf32_allowed,
 )
 from hpcncf.ncf.model import NeuMF
 
@@ -43,13 +42,6 @@ def test_where_nothing_is_scaled_no_step_can_be_skipped() -> None:
     assert taken.skipped is None
     loss = torch.ones(())
     assert taken.scale(loss) is loss
-
-
-@pytest.mark.parametrize(("device", "within"), [("cpu", "highest"), ("cuda", "high")])
-def test_tf32_is_allowed_on_a_gpu_only_while_it_trains(device: str, within: str) -> None:
-    with tf32_allowed(Training(tf32=True), torch.device(device)):
-        assert torch.get_float32_matmul_precision() == within
-    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def stepped(times: int = 3, **settings: Any) -> tuple[NeuMF, Any]:

@@ -369,15 +369,8 @@ def words(rows: Sequence[dict[str, Any]], unsaid: Any = None) -> list[str]:
         ({"compile": "torchscript"}, "compile torchscript"),
         ({"precision": "bfloat16"}, "precision bfloat16"),
         ({"accumulate": 3}, "accumulate 3"),
-        ({"bucket_mb": 64.0}, "bucket mb 64"),
-        ({"loader": "per_sample", "collate": "fast"}, "per_sample · collate fast"),
         ({"pin_memory": True}, "pin memory true"),
-        (
-            {"loader": "batched", "num_workers": 2, "workers": "thread"},
-            "batched · 2 workers · workers thread",
-        ),
-        ({"sync": "local_sgd", "sync_every": 4}, "sync local_sgd · sync every 4"),
-        ({"sync_every": 4}, "vectorized"),  # it acts with local_sgd alone
+        ({"sync": "local_sgd", "sync_every": 4}, "sync local_sgd · sync every 4"),  # gone
     ],
 )
 def test_a_setting_that_differs_and_acts_has_its_place_in_a_label(changes: Any, word: str) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError
 from hpcncf.launcher import pinning
-from hpcncf.launcher.pinning import How
 from hpcncf.monitor import node
 from hpcncf.monitor.cgroup import cpu_list
 from hpcncf.monitor.node import Core
@@ -91,86 +90,74 @@ def test_so_many_cpus_on_as_many_cores_as_there_are(
 ALL = list(range(16))
 
 
-def shares(
-    root: Path, shape: Shape, how: How, each: int, masks: Sequence[Sequence[int]]
-) -> list[list[int]]:
+def shares(root: Path, shape: Shape, each: int, masks: Sequence[Sequence[int]]) -> list[list[int]]:
     cores = node.cores({cpu for mask in masks for cpu in mask}, machine(root, shape))
-    return pinning.shares(how, masks, each, cores)
+    return pinning.shares(masks, each, cores)
 
 
 @pytest.mark.parametrize(
-    ("how", "each", "masks", "expected"),
+    ("each", "masks", "expected"),
     [
-        ("cores", 2, [ALL, ALL], [[0, 1], [2, 3]]),  # nobody bound them
-        ("cores", 3, [ALL, ALL], [[0, 1, 2], [3, 4, 5]]),  # the second on both sockets
-        ("numa", 3, [ALL, ALL], [[0, 1, 2], [4, 5, 6]]),
-        ("numa", 2, [ALL] * 4, [[0, 1], [4, 5], [2, 3], [6, 7]]),
-        ("cores", 1, [[0, 8], [1, 9]], [[0], [1]]),  # as srun binds to cores
-        ("cores", 1, [[0, 1], [0]], [[1], [0]]),  # the first has another, the second has not
-        ("numa", 2, [[2, 3, 4, 5, 6], [0, 1]], [[4, 5], [0, 1]]),
-        ("numa", 1, [[0], [1]], [[0], [1]]),  # bound already, both on one node
+        (2, [ALL, ALL], [[0, 1], [2, 3]]),  # nobody bound them
+        (3, [ALL, ALL], [[0, 1, 2], [3, 4, 5]]),  # the second on both sockets
+        (1, [[0, 8], [1, 9]], [[0], [1]]),  # as srun binds to cores
+        (1, [[0, 1], [0]], [[1], [0]]),  # the first has another, the second has not
     ],
 )
 def test_each_rank_has_cores_of_its_own_within_what_it_may_use(
-    tmp_path: Path, how: How, each: int, masks: list[list[int]], expected: list[list[int]]
+    tmp_path: Path, each: int, masks: list[list[int]], expected: list[list[int]]
 ) -> None:
-    assert shares(tmp_path, TWO_SOCKETS, how, each, masks) == expected
+    assert shares(tmp_path, TWO_SOCKETS, each, masks) == expected
 
 
 @pytest.mark.parametrize(
-    ("shape", "how", "each", "masks", "why"),
+    ("shape", "each", "masks", "why"),
     [
-        (TWO_SOCKETS, "cores", 2, [[0, 8]], "are 1 core, of 2 hardware threads each"),
-        (TWO_SOCKETS, "cores", 1, [[0], [8]], "2 ranks of this node with 1 core each"),
-        (TWO_SOCKETS, "cores", 5, [ALL, ALL], "0-15 that they may use are 8 cores"),
-        (TWO_SOCKETS, "numa", 5, [ALL], "are 8 cores, of 2 hardware threads each on 2 NUMA nodes"),
-        (TWO_SOCKETS, "numa", 3, [ALL] * 3, "on 2 NUMA nodes"),
-        (SIBLINGS_IN_A_ROW, "cores", 1, [[0], [1]], "whole cores"),
-        (DEALT, "numa", 2, [[0, 1]], "on 2 NUMA nodes"),
+        (TWO_SOCKETS, 2, [[0, 8]], "are 1 core, of 2 hardware threads each"),
+        (TWO_SOCKETS, 1, [[0], [8]], "2 ranks of this node with 1 core each"),
+        (TWO_SOCKETS, 5, [ALL, ALL], "0-15 that they may use are 8 cores"),
+        (SIBLINGS_IN_A_ROW, 1, [[0], [1]], "whole cores"),
     ],
 )
 def test_too_few_cores_are_refused_with_what_there_is(
-    tmp_path: Path, shape: Shape, how: How, each: int, masks: list[list[int]], why: str
+    tmp_path: Path, shape: Shape, each: int, masks: list[list[int]], why: str
 ) -> None:
     with pytest.raises(HpcncfError, match=why):
-        shares(tmp_path, shape, how, each, masks)
+        shares(tmp_path, shape, each, masks)
 
 
 @pytest.mark.parametrize(
-    ("shape", "how", "expected"),
+    ("shape", "expected"),
     [
-        (SIBLINGS_IN_A_ROW, "cores", [0, 2, 4, 6]),  # its first four CPUs are two cores
-        (TWO_SOCKETS, "numa", [0, 1, 4, 5]),
-        (DEALT, "numa", [0, 2, 1, 3]),
+        (SIBLINGS_IN_A_ROW, [0, 2, 4, 6]),  # its first four CPUs are two cores
     ],
 )
 def test_a_run_alone_on_a_machine_is_given_the_cores_that_its_ranks_will_choose(
-    tmp_path: Path, shape: Shape, how: How, expected: list[int]
+    tmp_path: Path, shape: Shape, expected: list[int]
 ) -> None:
     cores = node.cores(shape, machine(tmp_path, shape))
-    assert pinning.in_order(how, 2, 2, cores) == expected
-    assert pinning.in_order(how, 9, 2, cores) == sorted(shape)
+    assert pinning.in_order(2, 2, cores) == expected
+    assert pinning.in_order(9, 2, cores) == sorted(shape)
 
 
 MASKS = st.lists(st.sets(st.integers(0, 11), min_size=1), min_size=1, max_size=4)
 
 
-@given(MASKS, st.integers(1, 3), st.sampled_from(["cores", "numa"]))
+@given(MASKS, st.integers(1, 3))
 def test_no_share_widens_what_a_rank_may_use_or_touches_anothers_core(
-    masks: list[set[int]], each: int, how: How
+    masks: list[set[int]], each: int
 ) -> None:
     """Six cores of two hardware threads, on two nodes."""
     known = set().union(*masks)
     cores = [Core(tuple({at, at + 6} & known), at // 3) for at in range(6)]
     found = [core for core in cores if core.cpus]
     try:
-        given_out = pinning.shares(how, [sorted(mask) for mask in masks], each, found)
+        given_out = pinning.shares([sorted(mask) for mask in masks], each, found)
     except HpcncfError:
         return
     for mask, share in zip(masks, given_out, strict=True):
         assert len(share) == each
         assert set(share) <= mask
-        assert how == "cores" or len({cpu % 6 // 3 for cpu in share}) == 1
     taken = [cpu % 6 for share in given_out for cpu in share]
     assert len(taken) == len(set(taken))
 

@@ -29,7 +29,7 @@ def job(**settings: Any) -> JobSpec:
 def test_of_many_remedies_each_run_shows_its_own() -> None:
     texts = shown(load_job(JOBS / "remedies.yaml"))
     assert "baseline" in texts
-    assert "collate=fast" in texts
+    assert "accumulate=4" in texts
     assert max(len(text.split()) for text in texts) <= 5
     assert not [text for text in texts if "None" in text]
 

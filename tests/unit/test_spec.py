@@ -69,14 +69,6 @@ def test_either_batch_size_gives_the_batch_of_a_step_over_all_ranks() -> None:
     assert Training(batch_size_per_rank=128, accumulate=4).batch_over_ranks(2) == 1024
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("none", 0.01), ("linear", 0.16), ("sqrt", 0.04)])
-def test_a_larger_batch_scales_the_learning_rate_by_the_rule_that_is_named(
-    rule: Any, expected: float
-) -> None:
-    training = Training(batch_size_per_rank=512, accumulate=2, lr=0.01, lr_scale=rule)
-    assert training.scaled(4).lr == pytest.approx(expected)
-
-
 def job(**settings: Any) -> JobSpec:
     command = {"command": ["python", "train.py", "--lr", "{lr}"]}
     return JobSpec.model_validate({"name": "a", "workload": command} | settings)

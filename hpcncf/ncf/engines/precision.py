@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,31 +64,6 @@ def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training
         foreach=True if training.adam == "foreach" else None,
         fused=True if training.adam == "fused" else None,
     )
-
-
-# Evaluation computes in float32, whatever the training does.
-
-FIRST_WITH_TF32: Final = (8, 0)
-"""Compute capability of NVIDIA's Ampere."""
-
-
-@contextmanager
-def tf32_allowed(training: Training, device: torch.device) -> Iterator[None]:
-    """Kernels queued in this context may use TensorFloat-32 if the settings say so."""
-    if not training.tf32 or device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def predates_tf32(device: torch.device) -> bool:
-    """Whether this is a GPU without TensorFloat-32."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) < FIRST_WITH_TF32
 
 
 class OptimizerSteps:

@@ -51,7 +51,7 @@ class ReplicatedModel:
         if training.parallel == "data_parallel" and device.type == "cuda":
             self._parallel = DataParallel(module)
         elif self.averages:
-            self._parallel = self._distributed(module, training, device)
+            self._parallel = self._distributed(module, device)
 
     def __call__(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
         logits: Tensor = self._parallel(users, items, context)
@@ -63,17 +63,9 @@ class ReplicatedModel:
             return self._parallel.no_sync()
         return nullcontext()
 
-    def _distributed(
-        self, module: nn.Module, training: Training, device: torch.device
-    ) -> DistributedDataParallel:
-        settings: dict[str, Any] = {
-            "device_ids": [device] if device.type == "cuda" else None,
-            "gradient_as_bucket_view": training.gradient_as_bucket_view,
-            "static_graph": training.static_graph,
-        }
-        if training.bucket_mb is not None:  # torch's default is not one size, but two
-            settings["bucket_cap_mb"] = training.bucket_mb
-        parallel = DistributedDataParallel(module, **settings)
+    def _distributed(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
+        devices = [device] if device.type == "cuda" else None
+        parallel = DistributedDataParallel(module, device_ids=devices)
         # A lambda: DDP reads annotations as types, and ours are text.
         parallel.register_comm_hook(None, lambda group, bucket: self._all_reduce(group, bucket))
         return parallel
@@ -186,11 +178,9 @@ class CompiledForward(nn.Module):
         """Raises HpcncfError if the compiler is missing or fails."""
         users, items, context = self._samples()
         try:
-            # As in training: torch.compile would compile again if TensorFloat-32 is allowed later.
-            allowed = precision.tf32_allowed(training, torch.device(self._device))
             # Of the device it trains on: to ask all would begin a context on each GPU of the node.
             mine = [torch.cuda.current_device()] if self._device == "cuda" else []
-            with torch.random.fork_rng(mine), allowed:
+            with torch.random.fork_rng(mine):
                 for _ in range(COMPILE_WARMUPS):
                     self(users, items, context).sum().backward()
         except RuntimeError as error:
