@@ -34,7 +34,6 @@ DATASETS = {
     "ncf": "*.train.rating, *.test.rating, *.test.negative of the NCF paper's code",
     "csv": "a CSV file with a header (.tsv: separated by tabs)",
     "parquet": "a Parquet file; only the named columns are read",
-    "yelp": "the folder of Yelp's review.json, business.json and user.json",
     "synthetic": "generated data of a given shape",
 }
 
@@ -131,8 +130,6 @@ def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
 
     if args.dataset == "movielens":
         return datasets.prepare_movielens(output, source, seed, negatives, force, report)
-    if args.dataset == "yelp":
-        return datasets.prepare_yelp(output, source, seed, negatives, force, report)
     if source or not args.or_synthetic:
         try:
             source = source or datasets.find_zip(report)

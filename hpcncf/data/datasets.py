@@ -1,4 +1,4 @@
-"""Prepare public data sets: Frappe, MovieLens, Yelp, and the files of the NCF paper's code.
+"""Prepare public data sets: Frappe, MovieLens, and the files of the NCF paper's code.
 
 Frappe (app use in context, Baltrunas et al. 2015): `frappe.csv` is joined with `meta.csv` on
 `item`. Items and then users with 5 or fewer rows are dropped until none is left, then rows whose
@@ -10,11 +10,6 @@ is drawn at random. It may not be redistributed, so it is not part of this packa
 MovieLens (`ratings.dat` of 1M and 10M, `u.data` of 100K): every rating is a positive, and each
 user's latest one is held out; of equal times, the last in the file.
 
-Yelp's academic data set (JSON lines of reviews, businesses and users): every review is a positive,
-and each user's latest one is held out. The context is what the public contextual NCF program of
-AlexAbades/recsys takes from the same files, but for public holidays, which need a calendar of each
-state. Numbers are scaled to about 0 to 1.
-
 NCF (`*.train.rating`, `*.test.rating`, `*.test.negative`): the test rows and their negatives are
 those of the files. Line n of `*.test.negative` is `(user,item)`, the pair of line n of
 `*.test.rating`, and its negatives, separated by tabs.
@@ -23,25 +18,22 @@ those of the files. Line n of `*.test.negative` is `(user,item)`, the pair of li
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from queue import Empty, Queue
 from secrets import token_hex
 from threading import Thread
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final
 from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from hpcncf.data.arrays import Int64s, Rows, Split
 from hpcncf.data.manifest import (
@@ -64,7 +56,6 @@ from hpcncf.data.readers import (
 )
 from hpcncf.data.split import write_split
 from hpcncf.data.synthetic import prepare_synthetic_like
-from hpcncf.errors import abbreviate
 
 ZIP: Final = "Mobile_Frappe.zip"
 SHA256: Final = "4adc616de57170f282397f6e6e30215f97fa7ad1b7f40bd12ef5dceaaf3e9b4e"
@@ -290,150 +281,6 @@ def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]
         parse_integer(fields[1], where, "item"),
         parse_integer(fields[3], where, "time"),
     )
-
-
-PARTS: Final = ("review", "business", "user")
-# First month and day of each season.
-SEASONS: Final = (((3, 20), "spring"), ((6, 21), "summer"), ((9, 22), "fall"), ((12, 21), "winter"))
-# First hour of each part of the day.
-DAYTIMES: Final = (
-    (5, "sunrise"),
-    (7, "morning"),
-    (12, "noon"),
-    (14, "afternoon"),
-    (17, "evening"),
-    (20, "night"),
-)
-NUMBERS: Final = (
-    "weekend",
-    "week_sin",
-    "week_cos",
-    "latitude",
-    "longitude",
-    "friends",
-    "elite_years",
-    "seniority",
-)
-_UNKNOWN_USER: Final = (0.0, 0.0, 0)
-
-
-def prepare_yelp(
-    folder: Path,
-    source: Path,
-    seed: int = 1,
-    test_negatives: int = 99,
-    force: bool = False,
-    report: Report = lambda _: None,
-) -> PreparedFolder:
-    """Prepare the folder of `yelp_academic_dataset_{review,business,user}.json`, or of the same
-    names without their beginning."""
-    files = {part: _find(source, part) for part in PARTS}
-    options = {"seed": seed, "test_negatives": test_negatives}
-    report(f"reading the checksums of {source}")
-    recipe = Recipe("yelp", describe_source(files.values()), options)
-    reviews = read_reviews(files, report)
-    return write_blocks(folder, recipe, "Yelp reviews", files["review"], reviews, force)
-
-
-def _find(source: Path, part: str) -> Path:
-    names = (f"yelp_academic_dataset_{part}.json", f"{part}.json")
-    for name in names:
-        if (source / name).is_file():
-            return source / name
-    raise WrongRequest(f"{source}: contains neither {' nor '.join(names)}")
-
-
-Id = Annotated[str, Field(min_length=1)]
-
-
-class Business(BaseModel):
-    business_id: Id
-    latitude: FiniteFloat
-    longitude: FiniteFloat
-
-
-class User(BaseModel):
-    user_id: Id
-    yelping_since: datetime
-    friends: list[Any] | str | None = None
-    elite: list[Any] | str | None = None
-
-    def context(self) -> tuple[float, float, int]:
-        """Friends, years as elite, and the year of the first day."""
-        friends = _list(self.friends)
-        # A set, because Yelp's file writes the year 2020 as `20,20`.
-        elite = {str(year).strip() for year in _list(self.elite)}
-        return math.log1p(len(friends)) / 10, len(elite) / 20, self.yelping_since.year
-
-
-def _list(value: list[Any] | str | None) -> list[Any]:
-    """Earlier releases have lists, later ones text with commas; no friends are `None`."""
-    if isinstance(value, str):
-        return [each for each in value.split(",") if each.strip() not in ("", "None")]
-    return value or []
-
-
-class Review(BaseModel):
-    user_id: Id
-    business_id: Id
-    date: datetime
-
-
-Row = TypeVar("Row", bound=BaseModel)
-
-
-def _read_json(kind: type[Row], file: Path, report: Report) -> Iterator[tuple[str, Row]]:
-    """Each row after its place. Raises DataError with the line of the first broken one."""
-    for number, (where, line) in enumerate(read_lines(file)):
-        try:
-            yield where, kind.model_validate_json(line)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = "".join(f"{part}: " for part in problem["loc"])
-            came = abbreviate(problem["input"])
-            raise DataError(f"{where}: {key}{problem['msg']}; came {came}") from None
-        if number % 10_000 == 0:
-            report(f"reading {file}: {number:,} rows")
-
-
-def read_reviews(files: Mapping[str, Path], report: Report) -> Iterator[NamedBlock]:
-    """The reviews with their context, a block at a time.
-
-    Memory holds two numbers of each business and three of each user.
-    """
-    places = {
-        row.business_id: (row.latitude / 90, row.longitude / 180)
-        for _, row in _read_json(Business, files["business"], report)
-    }
-    people = {row.user_id: row.context() for _, row in _read_json(User, files["user"], report)}
-    reviews = _read_json(Review, files["review"], report)
-    while some := list(islice(reviews, ROWS_AT_ONCE)):
-        seasons, daytimes, numbers = [], [], []
-        for where, row in some:
-            if row.business_id not in places:
-                raise DataError(
-                    f"{where}: business_id: {row.business_id} is not in {files['business'].name}"
-                )
-            at = row.date
-            friends, elite, since = people.get(row.user_id, _UNKNOWN_USER)
-            week = 2 * math.pi * at.isocalendar().week / 53
-            season = [name for begin, name in SEASONS if (at.month, at.day) >= begin]
-            seasons.append(season[-1] if season else "winter")
-            daytime = [name for hour, name in DAYTIMES if at.hour >= hour]
-            daytimes.append(daytime[-1] if daytime else "night")
-            seniority = (at.year - since) / 20 if since else 0.0
-            weekend = float(at.weekday() >= 5)
-            person = (friends, elite, seniority)
-            place = places[row.business_id]
-            numbers.append((weekend, math.sin(week), math.cos(week), *place, *person))
-        table = np.array(numbers, dtype=np.float64)
-        yield NamedBlock(
-            [row.user_id for _, row in some],
-            [row.business_id for _, row in some],
-            {"season": seasons, "daytime": daytimes} | dict(zip(NUMBERS, table.T, strict=True)),
-            np.array([int(row.date.replace(tzinfo=UTC).timestamp()) for _, row in some]),
-            [where for where, _ in some].__getitem__,
-        )
 
 
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")

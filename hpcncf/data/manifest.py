@@ -25,7 +25,6 @@ TOP_K: Final = 10
 REQUIRED_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "frappe": {},
     "movielens": {"source": "FILE"},
-    "yelp": {"source": "FOLDER"},
     "ncf": {"source": "FOLDER"},
     "csv": {"source": "FILE", "user": "COLUMN", "item": "COLUMN"},
     "parquet": {"source": "FILE", "user": "COLUMN", "item": "COLUMN"},
@@ -73,7 +72,7 @@ class Outline(BaseModel):
     key: str
     """SHA-256 over the format, the input's SHA-256 and the options: equal content, equal key."""
     dataset: str
-    """frappe, movielens, ncf, yelp, csv, parquet or synthetic."""
+    """frappe, movielens, ncf, csv, parquet or synthetic (earlier yelp, too)."""
     title: str
     """One line for a report's heading; synthetic data is called synthetic."""
     options: dict[str, Any]

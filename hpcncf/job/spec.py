@@ -333,7 +333,7 @@ def find_placeholder_problem(
     return ""
 
 
-Dataset = Literal["frappe", "movielens", "ncf", "yelp", "csv", "parquet", "synthetic"]
+Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
 PAPER_DATASETS: Final = ("ncf", "movielens")
 """Formats of the NCF paper's data: `init: auto` is the paper's there."""
 PAPER_STD: Final = 0.01
