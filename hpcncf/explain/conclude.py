@@ -13,14 +13,14 @@ from typing import Any, Final, Literal
 
 from hpcncf.explain.fields import OUT_OF_MEMORY, OUT_OF_TIME, JobFields
 from hpcncf.explain.words import (
+    THIN,
     describe_exit_code,
     describe_signal,
     format_core_hours,
     format_memory,
-    format_seconds,
     format_share,
 )
-from hpcncf.text import pluralize
+from hpcncf.text import format_duration, pluralize
 
 # Below this a job's start says more than its work, and memory was sampled once or never.
 SHORT_S: Final = 60.0
@@ -124,6 +124,10 @@ def conclude(job: JobFields) -> Explanation:
     return _explanation(job, said, _open(job, codes), _request(job, codes))
 
 
+def _time_text(seconds: float) -> str:
+    return format_duration(seconds, THIN)
+
+
 def _rules(job: JobFields) -> Sequence[Callable[[JobFields], list[Conclusion]]]:
     if is_short(job):
         return (_short, _end, _attempts)
@@ -138,7 +142,7 @@ def is_short(job: JobFields) -> bool:
 def _short(job: JobFields) -> list[Conclusion]:
     ran = "has run for" if job.is_running else "ran for"
     text = (
-        f"Too short to judge: it {ran} {format_seconds(job.elapsed_s or 0)}. Start-up counts as "
+        f"Too short to judge: it {ran} {_time_text(job.elapsed_s or 0)}. Start-up counts as "
         "much as the work, and schedulers sample memory only now and then (Slurm every 30 s): "
         "nothing follows for the next request."
     )
@@ -154,32 +158,49 @@ def _cpu(job: JobFields) -> list[Conclusion]:
         return []
     if cores is None or efficiency is None or used is None:
         return [_cpu_alone(job)]
-    text = f"{used:.2f} of {pluralize(cores, 'core')} busy on average ({format_share(efficiency)})"
+    were = "cores were" if cores > 1 else "core was"
+    text = f"On average {used:.2f} of {cores} {were} busy ({format_share(efficiency)})"
     if efficiency > IMPOSSIBLE:
         return [
             Conclusion(
                 "cpu_impossible",
-                f"{text}: more CPU time than {pluralize(cores, 'core')} can give. Either nothing "
-                "held the job to its cores (no binding, no cgroup, processes on further nodes), or "
-                "a figure is wrong (hardware threads against cores, processes counted twice): "
-                "nothing is sized from it.",
+                f"{text}, which is more CPU time than {pluralize(cores, 'core')} can give. Either "
+                "nothing held the job to its cores (no binding, no cgroup, processes on further "
+                "nodes), or a figure is wrong (hardware threads against cores, processes counted "
+                "twice): nothing is sized from it.",
             )
         ]
-    idle = job.core_hours_idle
-    lost = (
-        "" if not idle or job.is_running else f"; {format_core_hours(idle)} reserved and not used"
-    )
     code, meaning = _pattern(job, used, cores)
-    return [Conclusion(code, f"{text}: {meaning}{lost}."), *_peak(job)]
+    said = [Conclusion(code, f"{text}{meaning}.{_idle(job)}"), *_peak(job)]
+    if _disagrees(job, efficiency):
+        printed = format_share(job.printed_efficiency or 0)
+        text = (
+            f"The text has a CPU efficiency of {printed}, which is not its CPU time over run time "
+            "and cores: one of the figures is of something else, and nothing is sized from them."
+        )
+        said.append(Conclusion("figures_disagree", text))
+    return said
+
+
+def _disagrees(job: JobFields, efficiency: float) -> bool:
+    """Whether the efficiency that is printed is not the one that follows from the other figures."""
+    printed = job.printed_efficiency
+    return printed is not None and abs(printed - efficiency) > max(0.15 * efficiency, 0.03)
+
+
+def _idle(job: JobFields) -> str:
+    idle = job.core_hours_idle
+    threads_idle = job.physical_cores and job.cores and (job.cores_used or 0) <= job.physical_cores
+    if not idle or job.is_running or threads_idle or (job.efficiency or 0) >= BUSY:
+        return ""
+    return f" {format_core_hours(idle)} were reserved and not used."
 
 
 def _cpu_alone(job: JobFields) -> Conclusion:
     """Of cores used without how many there were, or the other way round."""
     if job.efficiency is None:
-        return Conclusion(
-            "cores_unknown",
-            f"{job.cores_used or 0:.2f} cores busy on average; of how many, the text does not say.",
-        )
+        busy = f"On average {job.cores_used or 0:.2f} cores were busy"
+        return Conclusion("cores_unknown", f"{busy}; of how many, the text does not say.")
     share = format_share(job.efficiency)
     if job.efficiency > IMPOSSIBLE:
         return Conclusion(
@@ -189,40 +210,42 @@ def _cpu_alone(job: JobFields) -> Conclusion:
         )
     likely = round(1 / job.efficiency) if job.efficiency > 0 else 0
     if 2 <= likely <= 256 and abs(job.efficiency * likely - 1) <= EXACT:
-        busy = "one core busy" if _kept_to_one(job, likely) else "as much as one core busy"
+        busy = "one core" if _kept_to_one(job, likely) else "one core's worth of work"
         return Conclusion(
-            "share_of_one_core", f"{share} of the cores busy: with {likely} cores, {busy}."
+            "share_of_one_core", f"On average {share} of the cores were busy: of {likely}, {busy}."
         )
     code = "cores_busy" if job.efficiency >= BUSY else "share_only"
-    return Conclusion(code, f"{share} of the cores busy on average.")
+    return Conclusion(code, f"On average {share} of the cores were busy.")
 
 
 def _pattern(job: JobFields, used: float, cores: int) -> tuple[str, str]:
-    """What the number of busy cores looks like."""
+    """What the number of busy cores looks like, as a clause after it."""
     nodes = job.nodes or 1
     if used >= BUSY * cores:
-        return "cores_busy", "the cores were busy"
+        return "cores_busy", ""
     if cores > 1 and ONE[0] <= used <= ONE[1]:
         near = "exactly" if abs(used - 1) <= EXACT else "about"
-        busy = (
-            "one core busy" if _kept_to_one(job, cores) else "as much as one core busy all the time"
-        )
-        return "one_core", f"{near} {busy}, of {cores}"
+        worth = "one core" if _kept_to_one(job, cores) else "one core's worth of work"
+        return "one_core", f": {near} {worth}"
     if used < (HARDLY if cores > 1 else 0.1):
         return "almost_idle", (
-            "almost nothing. It waited (files, the network, a GPU), or its work ran in processes "
-            "that were not counted"
+            ": hardly any work. It waited (for files, the network, a GPU), or its work ran in "
+            "processes that were not counted"
         )
     if nodes > 1 and abs(used * nodes / cores - 1) <= EXACT:
-        return "one_node", f"what one of its {nodes} nodes has"
+        return "one_node", f": as many as one of its {nodes} nodes has"
+    if job.nodes_unused:
+        return "some_idle", ""
     if cores % 2 == 0 and abs(used - cores / 2) <= EXACT * cores:
+        if job.physical_cores == cores / 2:
+            return "half_of_cores", ": one thread on each physical core"
         return "half_of_cores", (
-            "half of them. Where the scheduler counts hardware threads, each core had one busy "
-            "thread"
+            ": half of them. Where the scheduler counts hardware threads, that is one busy thread "
+            "on each core"
         )
     if cores == 1:
-        return "some_idle", "the core waited for the rest of the time (files, the network, a GPU)"
-    return "some_idle", "some of them idle all the time, or all of them some of the time"
+        return "some_idle", ". The rest of the time it waited (for files, the network, a GPU)"
+    return "some_idle", ". Some of them idled all the time, or all of them some of the time"
 
 
 def _kept_to_one(job: JobFields, cores: int) -> bool:
@@ -243,12 +266,7 @@ def _peak(job: JobFields) -> list[Conclusion]:
 
 def _nodes(job: JobFields) -> list[Conclusion]:
     if job.nodes_unused:
-        of = f" of {job.nodes}" if job.nodes else ""
-        return [
-            Conclusion(
-                "nodes_unused", f"{pluralize(job.nodes_unused, 'node')}{of} used no CPU at all."
-            )
-        ]
+        return [Conclusion("nodes_unused", _unused_nodes(job, job.nodes_unused))]
     nodes, used, cores = job.nodes or 1, job.cores_used, job.cores
     if nodes < 2 or used is None or not cores or used * nodes > 1.05 * cores:
         return []
@@ -266,6 +284,17 @@ def _nodes(job: JobFields) -> list[Conclusion]:
             "does not know the scheduler).",
         )
     ]
+
+
+def _unused_nodes(job: JobFields, unused: int) -> str:
+    if not job.nodes or unused >= job.nodes:
+        return f"{pluralize(unused, 'node')} used no CPU at all."
+    text = f"{unused} of {pluralize(job.nodes, 'node')} used no CPU at all"
+    share = job.efficiency
+    if share is None:
+        return f"{text}."
+    others = format_share(share * job.nodes / (job.nodes - unused))
+    return f"{text}; {others} of the other cores were busy."
 
 
 def _threads(job: JobFields) -> list[Conclusion]:
@@ -290,7 +319,9 @@ def _gpu(job: JobFields) -> list[Conclusion]:
     so_far = " so far" if job.is_running else ""
     if share is not None and share < GPU_IDLE:
         which = "The GPU was" if gpus in (None, 1) else f"The {gpus} GPUs were"
-        text = f"{which} not used{so_far} (0 %): does the program move its model and batches to it?"
+        them = "it" if gpus in (None, 1) else "them"
+        text = f"{which} not used{so_far} (0 %): does the program move its model and batches to "
+        text += f"{them}?"
         return [Conclusion("gpu_idle", text)]
     if job.gpus_unused:
         of = f" of {gpus}" if gpus else ""
@@ -302,7 +333,8 @@ def _gpu(job: JobFields) -> list[Conclusion]:
         return [Conclusion(code, text), *([_gpu_share(job, share)] if share is not None else [])]
     if share is None:
         which = "a GPU" if gpus == 1 else f"{gpus} GPUs"
-        text = f"It had {which}; the text does not say whether the job used it."
+        them = "it" if gpus == 1 else "them"
+        text = f"It had {which}; the text does not say whether it used {them}."
         return [Conclusion("gpu_unknown", text)]
     return [_gpu_share(job, share), *_cores_per_gpu(job, share)]
 
@@ -360,9 +392,9 @@ def _memory(job: JobFields) -> list[Conclusion]:
         return [
             Conclusion(
                 "memory_not_counted",
-                f"{figure}: less than Python with torch takes. Slurm samples every 30 s and only "
-                "processes that it started: the program was not counted, or is very small. Nothing "
-                "is sized from it.",
+                f"{figure}, less than Python with torch takes. Schedulers sample memory now and "
+                "then, and only of processes that they started: the program was not counted, or is "
+                "very small. Nothing is sized from it.",
             )
         ]
     if share is not None and share > IMPOSSIBLE:
@@ -440,9 +472,9 @@ def _time(job: JobFields) -> list[Conclusion]:
     elapsed, limit, share = job.elapsed_s, job.limit_s, job.time_efficiency
     if job.state in OUT_OF_TIME:
         ran = (
-            f" of {format_seconds(limit)}"
+            f" of {_time_text(limit)}"
             if limit
-            else (f" after {format_seconds(elapsed)}" if elapsed else "")
+            else (f" after {_time_text(elapsed)}" if elapsed else "")
         )
         return [
             Conclusion(
@@ -452,11 +484,11 @@ def _time(job: JobFields) -> list[Conclusion]:
         ]
     if share is None or elapsed is None or share >= MODEST or not job.is_completed:
         return []
-    of = f" of {format_seconds(limit)}" if limit else ""
+    of = f" of {_time_text(limit)}" if limit else ""
     return [
         Conclusion(
             "time_limit_long",
-            f"Time: {format_seconds(elapsed)}{of} ({format_share(share)}). A shorter limit may "
+            f"Time: {_time_text(elapsed)}{of} ({format_share(share)}). A shorter limit may "
             "start sooner; one run does not show how long the longest takes.",
         )
     ]
@@ -555,7 +587,7 @@ def _open(job: JobFields, codes: set[str]) -> list[str]:
 
 
 def _request(job: JobFields, codes: set[str]) -> Request:
-    if codes & {"too_short"} or job.is_running:
+    if codes & {"too_short", "figures_disagree"} or job.is_running:
         return Request()
     nodes = None
     if job.nodes_unused and job.nodes and job.nodes > job.nodes_unused and job.is_completed:
@@ -603,8 +635,12 @@ def _options(request: Request) -> str:
 
 
 MEASURE: Final = (
-    "in the job script, where COMMAND is now, measures the job itself: cores allocated, usable and "
-    "used, the line where time goes, and the remedy"
+    "Put it before the command in your job script: it shows the cores allocated, usable and used, "
+    "where the time goes, to the line, and what to change."
+)
+SEES_GPU: Final = (
+    "Run it in the job script first. False: this torch has no CUDA, or the job sees no GPU. True: "
+    "the program does not move its model and batches to the GPU."
 )
 
 
@@ -613,24 +649,31 @@ def _next_step(job: JobFields, codes: set[str], request: Request) -> tuple[str, 
     measure = "hpcncf run -- COMMAND", MEASURE
     if job.is_waiting:
         if slurm and job.id:
-            return f"squeue --start -j {job.id}", "when Slurm expects to start it, and why it waits"
+            return (
+                f"squeue --start -j {job.id}",
+                "When Slurm expects to start it, and why it waits.",
+            )
         return "", ""
     if "too_short" in codes:
-        return measure[0], f"on a run of ten minutes or more, {MEASURE}"
+        return measure[0], f"{MEASURE} Let it run for ten minutes or more."
+    if "gpu_idle" in codes:
+        return "python -c 'import torch; print(torch.cuda.is_available())'", SEES_GPU
     missing = job.efficiency is None and (job.cores_used is None or job.cores is not None)
     if missing and slurm and job.id:
         ended = ", once it has ended" if job.is_running else ""
-        return asked_of_sacct([job.id]), f"CPU time, memory and GPU use of the job's steps{ended}"
+        return asked_of_sacct(
+            [job.id]
+        ), f"It brings CPU time, memory and GPU use of the job's steps{ended}."
     options = _options(request) if slurm else ""
     fine = codes & {"cores_busy", "gpu_busy"}
     if options and ("out_of_memory" in codes or "time_limit_reached" in codes):
         if "out_of_memory" in codes:
-            why = "half as much memory again; the peak of that run shows whether it was needed"
+            why = "Half as much memory again; the peak of that run shows whether it was needed."
         else:
-            why = "twice the time, or save checkpoints and resume"
+            why = "Twice the time. Or save checkpoints, and resume."
         return f"sbatch {options} job.sh", why
     if options and fine and not codes & {"cpu_impossible", "gpu_waits"}:
-        return f"sbatch {options} job.sh", "the same run with what it used"
+        return f"sbatch {options} job.sh", "The same run, with what it used."
     return measure
 
 
@@ -639,8 +682,8 @@ def _confidence(
 ) -> tuple[Literal["high", "medium", "low", "none"], str]:
     if codes & {"not_started", "too_short"}:
         return "none", "there is nothing to judge yet"
-    if codes & {"cpu_impossible"}:
-        return "none", "the CPU figure cannot be right"
+    if codes & {"cpu_impossible", "figures_disagree"}:
+        return "none", "the CPU figure cannot be right, or contradicts another"
     if job.efficiency is None and job.gpu_efficiency is None:
         return "low", "the text does not say how busy the cores were"
     if job.cores is None or job.elapsed_s is None:
@@ -649,7 +692,7 @@ def _confidence(
             for name, value in (("cores", job.cores), ("run time", job.elapsed_s))
             if value is None
         ]
-        return "low", f"a share alone: no {' and no '.join(missing)}"
+        return "low", f"the text has no {' and no '.join(missing)}"
     if job.jobs:
         return "medium", "a mean over several jobs"
     if job.is_running or job.elapsed_s < BRIEF_S:

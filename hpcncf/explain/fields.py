@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, Final
 
 
@@ -430,3 +431,17 @@ COLUMNS: Final[dict[str, list[Label]]] = _labels(
     ("elapsed_s", "duration", "time"),
     ("limit_s", "duration", "time allocated"),
 )
+
+
+@cache
+def labels_by_letters() -> dict[str, list[Label]]:
+    """`LABELS` by their letters alone: `cpuefficiency`."""
+    table: dict[str, list[Label]] = {}
+    for words, rows in LABELS.items():
+        table.setdefault(words.replace(" ", ""), []).extend(rows)
+    return table
+
+
+def letters(head: str) -> str:
+    """The letters of a column's head, as labels are looked up."""
+    return re.sub(r"[\W\d_]", "", head.lower()).replace("isation", "ization")

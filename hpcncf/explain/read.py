@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hpcncf.explain import dialects
 from hpcncf.explain.drafts import Draft, Drafts
-from hpcncf.explain.fields import LABELS, PBS_LETTERS, JobFields, Label, state_word
+from hpcncf.explain.fields import PBS_LETTERS, JobFields, Label, labels_by_letters, state_word
 from hpcncf.explain.structured import read_json, read_tables, see_nameless
 from hpcncf.explain.units import (
     match_count,
@@ -111,17 +111,10 @@ def clean_lines(text: str) -> list[str]:
     return lines
 
 
-def _squeezed(words: str) -> str:
-    return re.sub(r"[\W\d_]", "", words).replace("isation", "ization").replace("ised", "ized")
-
-
 @cache
-def _index() -> tuple[dict[str, list[Label]], frozenset[str]]:
-    """Labels by their letters alone, and every beginning of one."""
-    table: dict[str, list[Label]] = {}
-    for words, rows in LABELS.items():
-        table.setdefault(_squeezed(words), []).extend(rows)
-    return table, frozenset(key[:end] for key in table for end in range(1, len(key) + 1))
+def _beginnings() -> frozenset[str]:
+    """Every beginning of a label, by its letters."""
+    return frozenset(key[:end] for key in labels_by_letters() for end in range(1, len(key) + 1))
 
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
@@ -203,7 +196,7 @@ _ID: Final = re.compile(
 
 
 def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
-    table, beginnings = _index()
+    table, beginnings = labels_by_letters(), _beginnings()
     before = ""
     read = 0
     for number, line in enumerate(lines):
@@ -211,7 +204,7 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
             drafts.line = number
             see_nameless(drafts.nameless[number], drafts)
         lowered = line.lower()
-        if len(line) < 4 or not any(stem in lowered for stem in _STEMS):
+        if len(line) < 4 or line == before or not any(stem in lowered for stem in _STEMS):
             before = line
             continue
         read += 1

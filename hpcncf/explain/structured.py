@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from hpcncf.explain.drafts import Draft, Drafts
-from hpcncf.explain.fields import COLUMNS, LABELS, Label, state_word
+from hpcncf.explain.fields import COLUMNS, Label, labels_by_letters, letters, state_word
 from hpcncf.explain.units import (
     duration,
     match_count,
@@ -135,31 +135,22 @@ class Table:
 
 @cache
 def _column_index() -> dict[str, list[Label]]:
-    table: dict[str, list[Label]] = {}
-    for source in (COLUMNS, LABELS):  # a column's own meaning comes first
-        for words, rows in source.items():
-            key = _squeezed(words)
-            if source is COLUMNS or key not in {_squeezed(each) for each in COLUMNS}:
-                table.setdefault(key, []).extend(rows)
-    return table
-
-
-def _squeezed(words: str) -> str:
-    return re.sub(r"[^a-z]", "", words.lower()).replace("isation", "ization")
+    """Labels and columns by their letters alone; a column's own meaning hides that of a line."""
+    return labels_by_letters() | {words.replace(" ", ""): rows for words, rows in COLUMNS.items()}
 
 
 def column(head: str) -> list[Label]:
     """What a column's head may mean; empty if nothing that is read."""
     if head.lower() in ("cputime", "cputimeraw"):  # sacct: cores x elapsed, not what was used
         return [Label("core_walltime_s", "duration", "s")]
-    key = _squeezed(re.sub(r"\((?:MB|GB|KB|s|h|min|%)\)|%\S*$", "", head))
+    key = letters(re.sub(r"\((?:MB|GB|KB|s|h|min|%)\)|%\S*$", "", head))
     found = _column_index().get(key, [])
     unit = re.search(r"\((MB|GB|KB|s|h|min|%)\)|_(MB|GB|sec|s)$", head)
     if unit and found:
         word = (unit[1] or unit[2]).replace("sec", "s")
         return [Label(each.field, each.kind, word, each.weight) for each in found]
     if not found and unit and unit[2]:
-        key = _squeezed(head[: unit.start()])
+        key = letters(head[: unit.start()])
         word = unit[2].replace("sec", "s")
         found = [Label(x.field, x.kind, word, x.weight - 1) for x in _column_index().get(key, [])]
     return found

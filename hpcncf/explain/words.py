@@ -8,10 +8,6 @@ from typing import Final
 THIN: Final = "\u202f"
 
 
-def pluralize(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def format_share(value: float) -> str:
     """Two digits that count: `2.1 %`, `43 %`, `0 %`."""
     percent = 100 * value
@@ -26,18 +22,6 @@ def format_memory(mib: float) -> str:
     if gib >= 1000:
         return f"{gib / 1024:.1f}{THIN}TiB"
     return f"{gib:.0f}{THIN}GiB" if gib >= 100 or gib == round(gib) else f"{gib:.1f}{THIN}GiB"
-
-
-def format_seconds(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g}{THIN}s"
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"{minutes}{THIN}min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours}{THIN}h" + (f" {minutes}{THIN}min" if minutes else "")
-    return f"{hours // 24} days" + (f" {hours % 24}{THIN}h" if hours % 24 else "")
 
 
 def format_core_hours(hours: float) -> str:
