@@ -32,7 +32,7 @@ from hpcncf.data.synthetic import SHAPES
 from hpcncf.job.spec import Resources, Training
 from hpcncf.launcher import environment
 from hpcncf.ncf.distributed import join_group, leave_group, wait_for_ranks
-from hpcncf.worker.recorder import at_once
+from hpcncf.worker.process_exit import exit_now
 
 ROUNDS: Final = 3
 MOST_MIB: Final = 1_200e6 / 2**20
@@ -79,7 +79,7 @@ class Anonymous(Thread):
             time.sleep(SAMPLED_S)
 
 
-def be_rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
+def run_rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     place = environment.place()
     resources = Resources(tasks_per_node=place.world_size)
     join_group(place, resources, Training.model_validate(settings), "memory")
@@ -193,6 +193,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        print(json.dumps(be_rank(Path(sys.argv[1]), json.loads(sys.argv[2]))), flush=True)
-        at_once(0)
+        print(json.dumps(run_rank(Path(sys.argv[1]), json.loads(sys.argv[2]))), flush=True)
+        exit_now(0)
     sys.exit(main())

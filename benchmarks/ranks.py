@@ -29,7 +29,7 @@ from hpcncf.data.prepared import Prepared, load_prepared
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.distributed import gather_objects, wait_for_ranks
-from hpcncf.worker.recorder import at_once
+from hpcncf.worker.process_exit import exit_now
 
 ROUNDS: Final = 5
 EPOCHS: Final = 3
@@ -134,7 +134,7 @@ def of_way(way: Way, data: Prepared, folder: Path, rank: int) -> tuple[float, fl
     return instances / slowest_s, records[0].epochs[-1].hr10 or 0.0
 
 
-def be_rank(rank: int, folder: Path) -> int:
+def run_rank(rank: int, folder: Path) -> int:
     torch.set_num_threads(1)
     store = FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -142,7 +142,7 @@ def be_rank(rank: int, folder: Path) -> int:
     if rank == 0:
         print(*page(full, small), sep="\n")
     dist.barrier()
-    at_once(0)
+    exit_now(0)
 
 
 def page(full: Sequence[Sequence[Speed]], small: Sequence[tuple[float, float]]) -> list[str]:
@@ -185,4 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(be_rank(int(sys.argv[2]), Path(sys.argv[1])) if len(sys.argv) > 1 else main())
+    sys.exit(run_rank(int(sys.argv[2]), Path(sys.argv[1])) if len(sys.argv) > 1 else main())

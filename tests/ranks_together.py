@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpcncf.worker.recorder import at_once
+from hpcncf.worker.process_exit import exit_now
 
 # A server that has imported torch once: its ranks are forked, and begin at once.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -54,4 +54,4 @@ def _rank(
     torch.save(work(rank, *args), folder / f"{rank}.pt")
     if dist.is_initialized():
         dist.destroy_process_group()
-    at_once(0)
+    exit_now(0)

@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.launch.changed_code import renew_changed_runs
     from hpcncf.launch.submit import check, choose_cluster, limits_of, seen_by_slurm, submit
     from hpcncf.paths import ResultPaths
-    from hpcncf.records.plan_file import leave_plan
+    from hpcncf.records.plan_file import record_plan
     from hpcncf.slurm import preflight
 
     job = load.load_job(args.job, args.settings)
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     renewed = renew_changed_runs(paths, job, plan)
     for line in renewed.describe():
         print(f"hpcncf: {line}", file=sys.stderr)
-    plan = leave_plan(paths, job, renewed.plan)
+    plan = record_plan(paths, job, renewed.plan)
     if args.check_node is not None:
         _check_node(args, paths, job, plan, cluster)
     elif (

@@ -30,7 +30,7 @@ TOTALS: Final = (
 )
 
 
-def killed(attempt: Attempt) -> bool:
+def was_killed(attempt: Attempt) -> bool:
     """Whether the attempt ended without writing its records: only its progress file is left."""
     return not has_all_ranks(attempt.ranks) and not attempt.alive
 
@@ -52,7 +52,7 @@ def attempt_row(
         row |= _record_columns(attempt)
     else:
         row["outcome"] = "running" if attempt.alive else "lost"
-        if killed(attempt):
+        if was_killed(attempt):
             row |= _progress_columns(run, attempt, nodes)
     if slurm is None:
         return row

@@ -20,10 +20,10 @@ from hpcncf.collect.attempt_table import (
     TOTALS,
     attempt_row,
     error_text,
-    killed,
     silent,
     step_of,
     totals,
+    was_killed,
 )
 from hpcncf.collect.resource_columns import MEASURED, measure, warnings
 from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio, reports
@@ -351,7 +351,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
         run = state.run
         tried = []
         for one in attempts[run.id]:
-            files = paths.run(run.id).attempt(one.number).node_records() if killed(one) else []
+            files = paths.run(run.id).attempt(one.number).node_records() if was_killed(one) else []
             tried.append(attempt_row(run, one, step_of(one, slurm), _nodes(files, run.id, [])))
         ranks, nodes = _add(found, paths, state, known, tried)
         if seen and ranks:

@@ -20,7 +20,7 @@ from hpcncf.launch import submit as launch
 from hpcncf.launch.cancel import cancel
 from hpcncf.launch.function_code import hash_function
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.plan_file import read_plan, record_plan
 from hpcncf.records.submissions import Cluster
 from hpcncf.records.user_code import is_user_file
 from hpcncf.slurm.query import RateLimitedStates, job_states
@@ -159,7 +159,7 @@ def submit(
     where = launch.choose_cluster(cluster)
     limits = launch.limits_of(job, where)
     launch.check(plan.active(), where, limits)
-    plan = leave_plan(paths, job, plan)
+    plan = record_plan(paths, job, plan)
     launched = launch.submit(paths, job, plan, where, limits=limits)
     for each in launched.not_submitted:
         if each.why != "active":

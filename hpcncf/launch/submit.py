@@ -281,7 +281,7 @@ def _send(
         if submission.cluster == "local":
             machine.start(paths, file)
         else:
-            write_record(file, machine.started(submission, os.getpid()))
+            write_record(file, machine.add_queue_process(submission, os.getpid()))
     except HpcncfError as error:
         update = {"error": str(error)}
         write_record(file, read_record(file, Submission).model_copy(update=update))

@@ -77,7 +77,7 @@ def preempted(job_id: str) -> bool:
     return "JobState=RUNNING" in said and re.search(r"\bPreemptTime=\d", said) is not None
 
 
-def put_back(job_id: str) -> str | None:
+def requeue_job(job_id: str) -> str | None:
     """None, or the description with what Slurm said against it."""
     problems: list[str] = []
     query.run_query(["scontrol", "requeue", job_id], problems)
@@ -88,7 +88,7 @@ def stopped_task(signum: int, allowed: int) -> int:
     """The exit code of a task of several runs that were stopped: it is put back, where it may be,
     to go on with those that are not complete."""
     decision, name = decide(signum, allowed), signal.Signals(signum).name
-    refusal = put_back(decision.job_id) if decision.job_id else None
+    refusal = requeue_job(decision.job_id) if decision.job_id else None
     fate = refusal or decision.description
     sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{fate}\n")
     return 128 + signum
@@ -160,7 +160,7 @@ class Request:
             self.mode = before
 
 
-class Held:
+class PendingSignal:
     """Handles a signal that comes before there is anything to stop: it is passed on later."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class FirstSignal:
         for each in (signal.SIGTERM, signal.SIGUSR2):
             held = signal.getsignal(each)
             signal.signal(each, self._handle)
-            if isinstance(held, Held) and held.came:
+            if isinstance(held, PendingSignal) and held.came:
                 self.signum = each
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
@@ -191,7 +191,7 @@ class FirstSignal:
 def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:
     """From now on these signals wait for `StopSignals.begin`, whoever handled them before."""
     for each in signals:
-        signal.signal(each, Held())
+        signal.signal(each, PendingSignal())
 
 
 def ignore() -> None:
@@ -233,7 +233,7 @@ class StopSignals:
             signal.signal(each, self._stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see rank.torchrun
         for each, handler in self._before.items():
-            if isinstance(handler, Held) and handler.came:
+            if isinstance(handler, PendingSignal) and handler.came:
                 os.kill(os.getpid(), each)
 
     def end(self) -> None:

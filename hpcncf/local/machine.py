@@ -135,7 +135,7 @@ def _check_turn_folder() -> None:
         ) from None
 
 
-def started(submission: Submission, pid: int) -> Submission:
+def add_queue_process(submission: Submission, pid: int) -> Submission:
     """The submission, completed with the process that runs it."""
     job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=process_start(pid))
     return submission.model_copy(update={"jobs": [job]})

@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
     limit_min = sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN
     executor.update_parameters(timeout_min=limit_min)
     job = executor.submit(work, str(paths.folder), name)
-    write_record(paths.submissions / name, machine.started(submission, int(job.job_id)))
+    write_record(paths.submissions / name, machine.add_queue_process(submission, int(job.job_id)))
 
 
 def work(results: str, name: str) -> None:

@@ -53,7 +53,7 @@ def read_plan(paths: ResultPaths) -> Plan:
         ) from None
 
 
-def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
+def record_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
     """Write job.yaml and plan.json; runs of an earlier plan stay, as retired.
 
     Raises UsageError where the folder holds another job's results.

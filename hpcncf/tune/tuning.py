@@ -17,21 +17,11 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
-from hpcncf.records.plan_file import leave_plan, locked, writing
+from hpcncf.records.plan_file import locked, record_plan, writing
 from hpcncf.records.schema import Record, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
-from hpcncf.tune.search import (
-    Ask,
-    Fate,
-    Grid,
-    Known,
-    Objective,
-    Rules,
-    Step,
-    Trial,
-    next_step,
-)
+from hpcncf.tune.search import Ask, Fate, Grid, Known, Objective, Rules, Step, Trial, next_step
 
 
 class Round(RecordPart):
@@ -203,6 +193,6 @@ def send(now: Now) -> Launched:
         if read_saved(paths, grid.job) != now.saved:
             raise UsageError(f"{paths.folder}: another `hpcncf tune` is at work there")
         schema.write_record(paths.tuning, saved)
-    plan = leave_plan(paths, grid.job, grid.plan(saved.asks()))
+    plan = record_plan(paths, grid.job, grid.plan(saved.asks()))
     failed = {grid.run(trial.ask).id for trial in now.known.trials if trial.fate == "failed"}
     return submit(paths, grid.job, plan, tuning.cluster, limits=tuning.limits, without=failed)

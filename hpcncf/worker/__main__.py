@@ -59,6 +59,6 @@ if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see local.processes
-    from hpcncf.worker.recorder import at_once
+    from hpcncf.worker.process_exit import exit_now
 
-    at_once(main())
+    exit_now(main())

@@ -13,7 +13,7 @@ from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.launcher.environment import Place, end_line, launched_by, print_line, rendezvous
-from hpcncf.launcher.signals import Held, RequeueDecision, Stopped, decide
+from hpcncf.launcher.signals import PendingSignal, RequeueDecision, Stopped, decide
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.probe.launch import observed
@@ -40,7 +40,7 @@ def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
     try:
         for each in STOPPING:  # one that came before there was a program to pass it on to
             held = signal.getsignal(each)
-            if isinstance(held, Held) and held.came:
+            if isinstance(held, PendingSignal) and held.came:
                 raise Stopped(each)
         child = _start(run, place, attempt, output)
     except (CannotStart, Stopped) as error:

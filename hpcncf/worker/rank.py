@@ -25,7 +25,8 @@ from hpcncf.records.claims import later_attempt
 from hpcncf.state.decide import is_complete, last_attempt, read_attempts
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import run_program
-from hpcncf.worker.recorder import ProcessRecorder, oneself
+from hpcncf.worker.lost_ranks import current_process_record
+from hpcncf.worker.recorder import ProcessRecorder
 
 if TYPE_CHECKING:
     from hpcncf.ncf.checkpoint import TrainingProgress
@@ -56,8 +57,8 @@ def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPat
         if environment.place().rank == 0 and results.plan.exists():
             plan_file.add_run(results, plan.job, run)
         elif environment.place().rank == 0:
-            plan_file.leave_plan(results, job, plan)
-    return be_rank(run, results, args.again, over), results.run(run.id)
+            plan_file.record_plan(results, job, plan)
+    return run_rank(run, results, args.again, over), results.run(run.id)
 
 
 def select_run(plan: Plan, run_id: str | None) -> Run:
@@ -80,10 +81,10 @@ def work(results: Path, run_id: str | None = None, again: bool = False, over: in
     Attempts up to number `over` are known to have ended, whatever heartbeat they left.
     """
     paths = ResultPaths(results)
-    return be_rank(select_run(plan_file.read_plan(paths), run_id), paths, again, over)
+    return run_rank(select_run(plan_file.read_plan(paths), run_id), paths, again, over)
 
 
-def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
+def run_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
     """The same for a run at hand; an error is recorded and printed.
 
     Raises HpcncfError if the run cannot start: another process runs it, or the number of ranks is
@@ -182,7 +183,7 @@ def _train(recorded: ProcessRecorder, paths: RunPaths, shares_attempt: bool) -> 
     join_group(place, run.resources, run.training, run.id)
     if shares_attempt:
         gather_objects(recorded.attempt.number, place)
-    recorded.peers = gather_objects(oneself(place), place)
+    recorded.peers = gather_objects(current_process_record(place), place)
     if run.training.pin != "none":
         pin_rank(run.resources.cpus_per_task, place)
         recorded.monitor.reread_affinity(run.training.pin)

@@ -1,40 +1,34 @@
-"""Write a rank's record, however the rank ends."""
+"""Measure a rank and write its record, however the rank ends."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import re
 import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-import psutil
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program
 from hpcncf.launcher.allocation import allocated_cores
-from hpcncf.launcher.environment import Place, hosts, launched_by, slurm_job_id
+from hpcncf.launcher.environment import Place, launched_by, slurm_job_id
 from hpcncf.launcher.signals import (
     RequeueDecision,
     Stopped,
     StopSignals,
     decide,
     graceful,
-    put_back,
+    requeue_job,
 )
 from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.claims import is_same_process, process_start
 from hpcncf.records.code_version import CHANGED, changed
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import has_snapshot
@@ -43,7 +37,6 @@ from hpcncf.records.schema import (
     Packed,
     Progress,
     RankRecord,
-    read_optional,
     utc_now,
     write_record,
     write_record_with_retries,
@@ -54,6 +47,16 @@ from hpcncf.worker.attempt import all_left
 
 if TYPE_CHECKING:
     from hpcncf.ncf.trainer import Trainer
+from hpcncf.worker.lost_ranks import (
+    LOST,
+    Peer,
+    describe_failed_rank,
+    describe_killed_ranks,
+    describe_lost_peers,
+    gone_before_meeting,
+    is_peer_loss,
+    silent_elsewhere,
+)
 
 
 def changes(run: Run, attempt: AttemptPaths) -> list[str]:
@@ -76,120 +79,6 @@ def changes(run: Run, attempt: AttemptPaths) -> list[str]:
 
 
 NAMED_FILES: Final = 5
-
-# What gloo and nccl say when a rank is gone names an address, or nothing. A process that was killed
-# leaves no record either: but the ranks of its node see that it is not there any more.
-
-LOST: Final = "another rank ended while this one waited for it"
-# A process that is killed closes its connections some moments before it is gone.
-GONE_WITHIN_S: Final = 2.0
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A rank's process, as another rank on its node can find it."""
-
-    rank: int
-    node: str
-    numbers: str
-    """The namespace of its process number; a container may have one of its own."""
-    pid: int
-    started: float
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} (process {self.pid} on {self.node})"
-
-
-def oneself(place: Place) -> Peer:
-    pid = os.getpid()
-    numbers = str(Path("/proc/self/ns/pid").readlink())
-    return Peer(place.rank, os.uname().nodename, numbers, pid, process_start(pid))
-
-
-def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
-    """Describe the ranks without a record that are gone, or may be."""
-    silent = [each for each in peers if each.rank not in recorded]
-    until = time.monotonic() + GONE_WITHIN_S
-    while not (message := killed(silent, lambda: ())) and time.monotonic() < until:
-        time.sleep(0.05)
-    elsewhere = [str(each) for each in silent if not _here(each)]
-    if message or not elsewhere:
-        return message or "no rank has recorded a failure yet, see the other ranks' logs"
-    return f"nothing was heard of {' or '.join(elsewhere)}"
-
-
-def end(path: Path) -> str:
-    """Describe the end of the rank with this record; empty without a record of an error."""
-    record = read_optional(path, RankRecord)
-    if record is None or record.error is None:
-        return ""
-    return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
-
-
-def killed(peers: Sequence[Peer], recorded: Callable[[], Collection[int]]) -> str:
-    """Describe the ranks on this node that are gone without a record; empty if there are none."""
-    gone = [p for p in peers if _here(p) and not is_same_process(p.pid, p.started)]
-    left = recorded() if gone else ()  # after the look at processes: a record precedes its end
-    return "; ".join(
-        f"{each} is gone and left no record: it was killed"
-        for each in gone
-        if each.rank not in left
-    )
-
-
-def gone_before_meeting(place: Place, recorded: Collection[int]) -> str:
-    """Describe the ranks of this node that are gone without a record; empty if there are none.
-
-    Before the ranks have met, they are found among the children of the process that started this
-    one, by their rank variable.
-    """
-    here = set[int]()
-    with contextlib.suppress(psutil.Error):
-        for sibling in psutil.Process(os.getppid()).children():
-            with contextlib.suppress(psutil.Error, ValueError):  # a zombie has no variables
-                env = sibling.environ()
-                here.add(int(env.get("RANK", env.get("SLURM_PROCID", ""))))
-    first = place.rank - place.local_rank
-    ranks = range(first, first + place.local_world_size)
-    gone = [str(rank) for rank in ranks if rank not in here and rank not in recorded]
-    if place.rank not in here or not gone:  # started in a way that hides the others
-        return ""
-    return (
-        f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)} of {os.uname().nodename} ended "
-        "before the ranks had met, without a record: killed, or failed at its start (see its log)"
-    )
-
-
-def silent_elsewhere(place: Place, recorded: Collection[int]) -> str:
-    """Describe the ranks of other nodes that left no record; empty if all did.
-
-    Before the ranks have met, nothing else shows from here whether they live.
-    """
-    nodes = hosts(os.environ.get("SLURM_STEP_NODELIST", ""))
-    silent = [
-        f"rank {rank} ({nodes[node] if node < len(nodes) else f'node {node}'})"
-        for rank in range(place.world_size)
-        if (node := rank // place.local_world_size) != place.node_index and rank not in recorded
-    ]
-    if not silent:
-        return ""
-    more = len(silent) - MOST_NAMED
-    named = ", ".join(silent[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return (
-        f"{named} left no record and had not met the others: killed, or failed at its start (the "
-        "job's log has Slurm's message)"
-    )
-
-
-def _here(peer: Peer) -> bool:
-    mine = os.uname().nodename, str(Path("/proc/self/ns/pid").readlink())
-    return (peer.node, peer.numbers) == mine
-
-
-def lost_peer(error: BaseException) -> bool:
-    """Whether it is an error of gloo or nccl about a rank that is gone or silent."""
-    said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
-    return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 
 # The runs that share a node or GPU, as JSON, for the ranks of each.
@@ -286,42 +175,19 @@ class RankRecorder:
         if decision.job_id is None:
             return ""
         all_left(self.attempt, self.place.world_size, within_s)
-        return put_back(decision.job_id) or ""
-
-
-# Its threads (gloo's, say) may still hold a tensor when Python ends. Up to Python 3.13 a thread
-# that then asks for the interpreter is made to leave, in the midst of C++ code that allows no such
-# thing: "terminate called without an active exception", SIGABRT, and a run that is complete counts
-# as failed (2 of 100 ends of two ranks with DDP here). Visiting every object of torch's would also
-# take most of a second of CPU time, which Slurm counts and no record has.
-
-
-def at_once(code: int) -> NoReturn:
-    """Run the registered exit functions, and end this process with the exit code."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def in_the_end(code: int) -> None:
-    """Do so when the main program is done; with exit code 1 if that ends in an error of its own."""
-
-    def end() -> NoReturn:
-        atexit.unregister(end)  # what was registered before is left to run
-        at_once(1 if code == 0 and hasattr(sys, "last_value") else code)
-
-    atexit.register(end)
+        return requeue_job(decision.job_id) or ""
 
 
 TRACEBACK_LINES = 12
+
+
 # Ranks that agreed to stop leave their records within a second of one another.
 OTHERS_S = 10.0
+
+
 # The same of ranks on other nodes that are stopped before they have met: once before a short
 # KillWait ends this rank, once more because a file server may show their records late.
 ELSEWHERE_S = (1.0, 4.0)
-MOST_NAMED = 4
 
 
 class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
@@ -383,7 +249,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
     def _cause(self, error: BaseException | None) -> BaseException | None:
         """The error, or the signal behind it. Ranks that a signal stops end together: one that lost
         a peer then lost it to something else, unless the signal cut them off."""
-        if error and self.stop.came_in in ("deferred", "undisturbed") and lost_peer(error):
+        if error and self.stop.came_in in ("deferred", "undisturbed") and is_peer_loss(error):
             return error
         return self._signals.cause(error)
 
@@ -410,7 +276,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
                 recorded = self.attempt.recorded_ranks
                 error.fate = self._after_another(
                     lambda: (
-                        killed(self.peers, recorded)
+                        describe_killed_ranks(self.peers, recorded)
                         if self.peers
                         else gone_before_meeting(self.place, recorded())
                     )
@@ -441,7 +307,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
 
     def _after_another(self, described: Callable[[], str]) -> str:
         """` after another rank ended: ...`: the first that failed, else those described."""
-        cause = end(self.attempt.first("failed")) or described()
+        cause = describe_failed_rank(self.attempt.first("failed")) or described()
         return f" after another rank ended: {cause}" if cause else ""
 
     def _leave_at_once(self, stopped: Stopped) -> None:
@@ -483,14 +349,16 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
     def explained(self) -> str:
         """The error's message; first comes another rank's end, if that was the cause."""
         message = str(self.error)
-        if self.error is None or not lost_peer(self.error):
+        if self.error is None or not is_peer_loss(self.error):
             return message
-        cause = end(self.attempt.first("failed")) or end(self.attempt.first("stopped"))
+        cause = describe_failed_rank(self.attempt.first("failed")) or describe_failed_rank(
+            self.attempt.first("stopped")
+        )
         recorded = self.attempt.recorded_ranks() | {self.place.rank}
         if not self.peers:
             cause = cause or gone_before_meeting(self.place, recorded)
             cause = cause or silent_elsewhere(self.place, recorded)
-        cause = cause or lost(self.peers, recorded)
+        cause = cause or describe_lost_peers(self.peers, recorded)
         return f"{LOST}: {cause} (this rank's own error: {message.splitlines()[0]})"
 
 

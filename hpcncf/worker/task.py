@@ -47,8 +47,8 @@ from hpcncf.state.cancel_check import CancelCheck
 from hpcncf.worker.attempt import build_end, needs_run, take_or_join
 from hpcncf.worker.child_process import shell_code
 from hpcncf.worker.pack import LaunchPolicy, Machine, PackRunner
+from hpcncf.worker.process_exit import exit_after_main
 from hpcncf.worker.processes import end_with_parent
-from hpcncf.worker.recorder import in_the_end
 
 # Longer than any task takes to start on a busy machine.
 TIMEOUT_S: Final = 600.0
@@ -152,7 +152,7 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
     else:
         code = _OneAfterAnother(paths, runs, again, over).work()
     ignore()
-    in_the_end(code)
+    exit_after_main(code)
     if code:
         raise SystemExit(code)
 

@@ -24,7 +24,7 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import Source, plain_script, script_text
 from hpcncf.slurm.site import (
@@ -247,7 +247,7 @@ def test_printed_scripts_are_sent_byte_by_byte(
     (path.parent / "some.yaml").write_text(KNOWN_HERE)
     job = load.load_job(path)
     paths = ResultPaths(path.parent / folder)
-    submit(paths, job, leave_plan(paths, job, load.build_plan(job, path)), "slurm")
+    submit(paths, job, record_plan(paths, job, load.build_plan(job, path)), "slurm")
     logs = paths.submitit(user())
     assert fake_slurm.submitted == [
         script_text(logs, job, load_site(job.site), job.resources, repeats)

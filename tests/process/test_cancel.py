@@ -18,7 +18,7 @@ from hpcncf.launch.cancel import cancel
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records import submissions
-from hpcncf.records.plan_file import leave_plan, locked
+from hpcncf.records.plan_file import locked, record_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, begin, read_submissions
 from hpcncf.state.cancel_check import CancelCheck
@@ -30,7 +30,7 @@ SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
 def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
     path = job_file(SWEEP)
     job, paths = load_job(path), ResultPaths(path.parent / "results/tiny")
-    return paths, job, leave_plan(paths, job, build_plan(job, path))
+    return paths, job, record_plan(paths, job, build_plan(job, path))
 
 
 def test_jobs_that_slurm_did_not_cancel_are_not_reported_as_cancelled(

@@ -21,15 +21,9 @@ from hpcncf.files import write_text
 from hpcncf.job import load
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import read_record, write_record
-from hpcncf.records.submissions import (
-    Submission,
-    SubmittedJob,
-    begin,
-    cancel,
-    read_submissions,
-)
+from hpcncf.records.submissions import Submission, SubmittedJob, begin, cancel, read_submissions
 from tests import hostile
 
 JobFile = Callable[[str], Path]
@@ -163,7 +157,7 @@ def test_plan_prints_plain_scripts_of_what_is_left(
     job_file("repeats: 3\n")
     job = load.load_job(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
-    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
+    plan = record_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:1])
     code, out, _ = said("plan", "job.yaml", "-s", "site=gpu", "--results", "elsewhere", "--by-hand")
     assert code == 0
@@ -210,7 +204,7 @@ def test_plan_says_when_no_script_is_left(
     job_file("")
     job = load.load_job(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
-    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
+    plan = record_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs)
     code, out, err = said("plan", "job.yaml", "--results", "elsewhere", option)
     assert (code, out) == (0, "")
@@ -268,7 +262,7 @@ def test_plan_says_what_is_complete_and_what_is_left(
     job_file("repeats: 3\n")
     paths = ResultPaths(here / "results/tiny")
     job = load.load_job(here / "job.yaml")
-    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
+    plan = record_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:2])
     out = said("plan", "job.yaml")[1]
     assert "job tiny: 3 runs, at most 0.10 core-hours\n" in out
@@ -315,7 +309,7 @@ def test_retry_says_of_what_it_waits_for_and_not_of_what_was_complete(
     job_file("repeats: 2\n")
     paths = ResultPaths(here / "results/tiny")
     job = load.load_job(here / "job.yaml")
-    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
+    plan = record_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     done, missing = (run.id[:ID] for run in plan.runs)
     make_results.complete(paths, plan.runs[:1])
     code, out, _ = said("retry", "results/tiny", "--wait", "--cluster", "local")

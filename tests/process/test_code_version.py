@@ -15,7 +15,7 @@ from hpcncf.job import load
 from hpcncf.launch.submit import debug, save_code_version
 from hpcncf.paths import ResultPaths
 from hpcncf.records import code_version
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status
@@ -176,7 +176,7 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     path = job_file("repeats: 1\n")
     job = load.load_job(path)
     paths = ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.build_plan(job, path))
+    plan = record_plan(paths, job, load.build_plan(job, path))
     file = begin(paths, "debug", [plan.runs[0].id], again=False)
     save_code_version(paths, file, plan.runs)
     written = read_record(file, Submission)

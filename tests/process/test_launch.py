@@ -35,7 +35,7 @@ from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.plan_file import read_plan, record_plan
 from hpcncf.records.schema import End, utc_now, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
 from hpcncf.state import status
@@ -51,7 +51,7 @@ grid:
 def prepared(path: Path, *overrides: str) -> tuple[ResultPaths, JobSpec, Plan]:
     job = load.load_job(path, overrides)
     paths = ResultPaths(path.parent / "results" / job.name)
-    return paths, job, leave_plan(paths, job, load.build_plan(job, path, overrides))
+    return paths, job, record_plan(paths, job, load.build_plan(job, path, overrides))
 
 
 def run_of(**resources: Any) -> Run:
@@ -79,7 +79,7 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) ->
     before = paths.plan.read_text(), paths.job.read_text()
     other = job.model_copy(update={"name": "other"})
     with pytest.raises(UsageError, match=r"job 'tiny', this job is 'other'.*--results"):
-        leave_plan(paths, other, load.build_plan(other, path))
+        record_plan(paths, other, load.build_plan(other, path))
     assert (paths.plan.read_text(), paths.job.read_text()) == before
 
 

@@ -18,8 +18,9 @@ from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records.claims import process_start
 from hpcncf.records.schema import RankRecord, read_record
 from hpcncf.worker import recorder
+from hpcncf.worker.lost_ranks import Peer, current_process_record
 from hpcncf.worker.record_command import planned
-from hpcncf.worker.recorder import Peer, ProcessRecorder, oneself
+from hpcncf.worker.recorder import ProcessRecorder
 
 WAITS_IN_C = """\
 import ctypes, sys, threading
@@ -115,7 +116,7 @@ def stopped(folder: Path, signum: int, *others: Peer) -> str:
 def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "600"])
     created = process_start(other.pid)
-    peer = replace(oneself(Place(rank=2)), pid=other.pid, started=created)
+    peer = replace(current_process_record(Place(rank=2)), pid=other.pid, started=created)
     alone = "stopped by SIGTERM"
     assert stopped(tmp_path / "all live", signal.SIGTERM, peer) == alone
     other.kill()
@@ -249,7 +250,7 @@ def test_a_signal_that_came_before_there_was_anything_to_stop_is_reported_later(
 GONE = """\
 import time
 from hpcncf.launcher.environment import Place
-from hpcncf.worker.recorder import gone_before_meeting
+from hpcncf.worker.lost_ranks import gone_before_meeting
 time.sleep(0.5)
 print([gone_before_meeting(Place(0, 0, 2, 2), recorded) for recorded in (set(), {1})])
 """
@@ -269,7 +270,7 @@ def test_a_rank_that_ended_before_the_ranks_met_is_named(lives: bool) -> None:
 
 REGISTERED = """
 import atexit, sys
-from hpcncf.worker import recorder as ending
+from hpcncf.worker import process_exit as ending
 atexit.register(print, "registered", end=".")
 
 class Late:
@@ -283,10 +284,10 @@ late = Late()
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [
-        ("sys.stdout.close(); ending.at_once(4)", 4),
-        ("ending.in_the_end(0)", 0),
-        ("ending.in_the_end(143); sys.exit(143)", 143),
-        ("ending.in_the_end(0); raise OSError('the result cannot be written')", 1),
+        ("sys.stdout.close(); ending.exit_now(4)", 4),
+        ("ending.exit_after_main(0)", 0),
+        ("ending.exit_after_main(143); sys.exit(143)", 143),
+        ("ending.exit_after_main(0); raise OSError('the result cannot be written')", 1),
     ],
 )
 def test_what_was_registered_runs_and_python_does_not_clear_up(code: str, exit_code: int) -> None:

@@ -17,7 +17,7 @@ from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.plan_file import read_plan, record_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, files, read_submissions, user
 
@@ -31,7 +31,7 @@ def killed(job_file: JobFile, fake_slurm: FakeSlurm) -> tuple[ResultPaths, JobSp
     path = job_file(SWEEP)
     job = load.load_job(path)
     paths = ResultPaths(path.parent / "results/tiny")
-    plan = leave_plan(paths, job, load.build_plan(job, path))
+    plan = record_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm")
     (file,) = files(paths)
     whole = read_record(file, Submission)

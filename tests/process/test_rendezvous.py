@@ -133,7 +133,7 @@ import os, sys
 from pathlib import Path
 from hpcncf.ncf import distributed
 from hpcncf.launcher import environment as launcher
-from hpcncf.worker import recorder as ending
+from hpcncf.worker import process_exit as ending
 from hpcncf.job.spec import Resources, Training
 place = launcher.place()
 distributed.join_group(place, Resources(tasks_per_node=2), Training(), "run")
@@ -147,7 +147,7 @@ for file in ("tcp", "tcp6"):
             print(words[1].split(":")[0])
 distributed.wait_for_ranks(place)
 distributed.leave_group()
-ending.at_once(0)
+ending.exit_now(0)
 """
 
 

@@ -28,7 +28,7 @@ from hpcncf.launch.submit import submit
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
 from hpcncf.slurm.batch_script import guard_line, make_private_folder
@@ -197,7 +197,7 @@ Planned = tuple[ResultPaths, JobSpec, Plan]
 def planned(job_file: Callable[[str], Path]) -> Planned:
     path = job_file("")
     job, paths = load.load_job(path), ResultPaths(path.parent / "results")
-    return paths, job, leave_plan(paths, job, load.build_plan(job, path))
+    return paths, job, record_plan(paths, job, load.build_plan(job, path))
 
 
 def test_nothing_is_sent_from_a_folder_that_others_may_use(

@@ -34,7 +34,7 @@ for number in range(8):
     job = JobSpec.model_validate(
         dict(name="shared", data=dict(path="/data"), training=dict(seed={user} * 100 + number))
     )
-    plan_now = results.leave_plan(paths, job, expand_job(job))
+    plan_now = results.record_plan(paths, job, expand_job(job))
     with results.locked(paths):
         submissions.begin(paths, "slurm", [plan_now.active()[0].id], again=False)
 """

@@ -17,7 +17,7 @@ from hpcncf.job.load import build_plan, load_job
 from hpcncf.launch import snapshot
 from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.plan_file import read_plan, record_plan
 
 JOB = """\
 name: copied
@@ -48,7 +48,7 @@ def test_a_run_reads_the_code_of_its_submission(project: Path) -> None:
     job = load_job(project / "job.yaml")
     plan = build_plan(job, project / "job.yaml")
     paths = ResultPaths(project / "results/copied")
-    plan = leave_plan(paths, job, plan)
+    plan = record_plan(paths, job, plan)
     # As if queued: the copy is there, and nothing has started yet.
     runs = snapshot.snapshot_code(paths, job, plan.runs, retry=False)
     (project / "helper.py").write_text("NAME = 'second'\n")
@@ -112,7 +112,7 @@ def test_a_folder_too_large_to_copy_is_refused(
     job = load_job(project / "job.yaml")
     plan = build_plan(job, project / "job.yaml")
     paths = ResultPaths(project / "results/copied")
-    leave_plan(paths, job, plan)
+    record_plan(paths, job, plan)
     with pytest.raises(UsageError, match=r"at most 2 files.*\.gitignore"):
         submit(paths, job, plan, "local")
     assert not paths.snapshots.exists()

@@ -21,7 +21,7 @@ from hpcncf.launcher.environment import Place
 from hpcncf.launcher.rendezvous import listening, meeting_of_run
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 from hpcncf.worker import task
@@ -69,7 +69,7 @@ class Task:
         (folder / "several.yaml").write_text(job)
         loaded = load_job(folder / "several.yaml")
         self.runs = build_plan(loaded, folder / "several.yaml").runs
-        leave_plan(self.paths, loaded, build_plan(loaded, folder / "several.yaml"))
+        record_plan(self.paths, loaded, build_plan(loaded, folder / "several.yaml"))
 
     def start(self, restart: int = 0, code: str = WORK) -> subprocess.Popen[bytes]:
         scontrol = self.folder / "bin/scontrol"

@@ -17,17 +17,10 @@ from hpcncf.job.load import load_job, read_data_keys
 from hpcncf.job.plan import Plan
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.plan_file import read_plan, record_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.tune import outcome, search
-from hpcncf.tune.job_file import (
-    JobFile,
-    build_grid,
-    enough,
-    finalists,
-    job_of,
-    with_one_price,
-)
+from hpcncf.tune.job_file import JobFile, build_grid, enough, finalists, job_of, with_one_price
 from hpcncf.tune.search import (
     OBJECTIVES,
     Ask,
@@ -372,7 +365,7 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     while (now := read_state(tuning)).step.kind == "send":
         asked = now.saved.then(now.step)
         write_record(paths.tuning, asked)
-        plan = leave_plan(paths, found.job, found.plan(asked.asks()))
+        plan = record_plan(paths, found.job, found.plan(asked.asks()))
         make_results.complete(paths, [run for run in plan.runs if run.id not in now.rows])
     words = ["tune", "job.yaml", "--budget", "9", "--cluster", "local", "--objective", "fastest"]
     assert cli.main(words) == 0

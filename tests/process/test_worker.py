@@ -26,7 +26,7 @@ from hpcncf.job.spec import Training
 from hpcncf.launcher.environment import set_openmp
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.plan_file import leave_plan, read_plan
+from hpcncf.records.plan_file import read_plan, record_plan
 from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_record, write_record
 from hpcncf.worker import processes
 from hpcncf.worker.__main__ import main
@@ -233,7 +233,7 @@ def test_a_failing_run_leaves_a_record_that_says_why(
     write_job(job.parent, moved)
     results, settings = ResultPaths(Path("results/small")), [f"training.{setting}"]
     [run] = runs(job, *settings)
-    leave_plan(results, load_job(job, settings), build_plan(load_job(job, settings), job))
+    record_plan(results, load_job(job, settings), build_plan(load_job(job, settings), job))
     if harm:
         harm(moved)
     assert work(results.folder) == 1

@@ -17,7 +17,7 @@ from hpcncf.job.load import load_job
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.next_job import (
@@ -252,7 +252,7 @@ def test_longer_runs_are_written_for_what_was_too_short(
 ) -> None:
     """An epoch of 4.36 s and 0.4 s of evaluation: 30 s are seven of them."""
     paths = make_results.demo(tmp_path, site="cpu", points=make_results.POINTS[3:4])
-    leave_plan(
+    record_plan(
         paths,
         JobSpec.model_validate({"name": "demo", "data": {"path": str(tmp_path / "data")}}),
         make_results.plan_of(paths),
@@ -274,7 +274,7 @@ def test_a_job_measured_at_another_length_is_requested_as_the_job_file_has_it(
     paths = make_results.demo(tmp_path, points=points)
     plain = {"name": "demo", "data": {"path": str(tmp_path / "data")}, "training": {"epochs": 20}}
     job = JobSpec.model_validate(plain | {"points": points, "repeats": 3})
-    leave_plan(paths, job, make_results.plan_of(paths))
+    record_plan(paths, job, make_results.plan_of(paths))
     make_results.complete(paths)
     advice = written(paths)["next"].advice
     assert advice.job.training.epochs == 20
@@ -439,7 +439,7 @@ def test_a_site_of_another_machine_asks_for_nothing(tmp_path: Path) -> None:
     site.write_text("partition: long\n")
     paths = ResultPaths(tmp_path / "results")
     job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "site": str(site)})
-    leave_plan(paths, job, expand_job(job))
+    record_plan(paths, job, expand_job(job))
     assert read_planned_job(paths).site.partition == "long"
     site.unlink()
     assert read_planned_job(paths).site == Site()

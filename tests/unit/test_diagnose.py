@@ -12,7 +12,7 @@ import pytest
 from hpcncf import cli
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.plan_file import leave_plan
+from hpcncf.records.plan_file import record_plan
 
 NAIVE = [{"training.loader": "per_sample"}]
 
@@ -23,7 +23,7 @@ def paths(tmp_path: Path) -> ResultPaths:
     found = make_results.demo(tmp_path, repeats=1, points=NAIVE)
     data = {"path": str(tmp_path / "data")}
     job = JobSpec.model_validate({"name": "demo", "data": data, "points": NAIVE})
-    leave_plan(found, job, make_results.plan_of(found))
+    record_plan(found, job, make_results.plan_of(found))
     make_results.complete(found)
     return found
 

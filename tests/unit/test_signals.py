@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.launcher.signals import BY_TASK, RequeueDecision, decide, graceful, put_back, restart
+from hpcncf.launcher.signals import BY_TASK, RequeueDecision, decide, graceful, requeue_job, restart
 
 JOB = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1"}
 ELEMENT = JOB | {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
@@ -68,9 +68,9 @@ def test_sigterm_puts_back_only_what_is_preempted(scontrol: Path, said: str, bac
 
 
 def test_what_slurm_says_against_it_is_reported(scontrol: Path) -> None:
-    assert put_back("7_2") is None
+    assert requeue_job("7_2") is None
     scontrol.write_text("echo 'Job is not requeueable' >&2; exit 1\n")
-    refused = put_back("7_2")
+    refused = requeue_job("7_2")
     assert refused is not None
     assert "Job is not requeueable" in refused
 
