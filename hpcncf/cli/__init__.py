@@ -20,6 +20,7 @@ from hpcncf.errors import HpcncfError, UsageError, did_you_mean, printable
 GROUPS: dict[str, dict[str, str]] = {
     "run": {
         "run": "Measure any command.",
+        "sbatch": "Submit a batch script and observe its job.",
         "data": "Prepare or describe a data set.",
         "plan": "Show the runs of a job file.",
         "submit": "Submit the runs of a job file.",
@@ -110,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         top = _parser_for(words)
-        args, unknown = top.parse_known_args(words)
+        args, unknown = top.parse_known_args(guard_options(words))
         if unknown:
             raise UsageError(_describe_unknown(unknown, args.verb, top))
         if args.print_completion:
@@ -133,6 +134,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except OSError as error:
         return _print_os_error(error, words)
+
+
+def guard_options(words: Sequence[str]) -> list[str]:
+    """The words with `--` before options that are sbatch's, not ours."""
+    if list(words[:1]) != ["sbatch"]:
+        return list(words)
+    at = 1
+    while at < len(words) and words[at].partition("=")[0] in (
+        "--results",
+        "--no-probe",
+        "--help",
+        "-h",
+    ):
+        at += 2 if words[at] == "--results" else 1
+    return [*words[:at], "--", *words[at:]]
 
 
 def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
 
 EPILOG = """\
-WHAT is a results folder, a run id, a run's folder, a record, or the output of `hpcncf run --json`.
+WHAT is a Slurm job id (123, 123_4), a results folder, a run id, a run's folder, a record, or the
+output of `hpcncf run --json`. Of a job it prints the page that `hpcncf run` left in its log.
 The causes and their remedies: docs/diagnosis.md. Exit code 3: no record yet.
 example: hpcncf diagnose results/demo
 """
@@ -26,7 +27,9 @@ Named = list[tuple[str, "Diagnosis"]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="WHAT", help="a results folder, a run, or a record")
+    parser.add_argument(
+        "what", metavar="WHAT", help="a job id, a results folder, a run, or a record"
+    )
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="the run's results folder; default: ./results/*"
     )
@@ -34,9 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf.cli import job_id
     from hpcncf_analysis.diagnosis import format
     from hpcncf_analysis.formatting import THIN
 
+    if job_id.is_job_id(args.what) and not Path(args.what).exists():
+        found = job_id.find_attempts(args.what, args.results)
+        if found:
+            return job_id.show(found, args.json)
+        if args.what.count("_") or not job_id.is_run_id(args.what, args.results):
+            raise UsageError(job_id.describe_unknown(args.what, args.results))
     diagnoses = _diagnose(args.what, args.results)
     if args.json:
         runs = [{"name": name, **format.plain(each)} for name, each in diagnoses]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from hpcncf.explain.fields import JobFields
 
 EPILOG = """\
-Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument).
+Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument); of a Slurm job id
+it asks sacct, and sstat while the job runs.
 example: seff 123456 | hpcncf explain
 """
 # Summaries are short; of a log the end is what the scheduler wrote.
@@ -25,6 +28,12 @@ MOST_BYTES = 4 * 2**20
 TAIL_BYTES = 64 * 1024
 MOST_FILES = 2000
 SHOWN = 5
+ASK_S = 60
+SACCT_FIELDS = (
+    "JobID,JobName,State,ExitCode,Elapsed,Timelimit,AllocCPUS,NNodes,NTasks,TotalCPU,ReqMem,MaxRSS,"
+    "AllocTRES,Restarts"
+)
+SSTAT_FIELDS = "JobID,NTasks,AveCPU,MaxRSS"
 POSSIBLE = (
     "what seff, jobstats, reportseff, sacct and Slurm's mails print; the reports, mails and "
     "accounting of LSF, PBS, Grid Engine and HTCondor; a site's own report with labels such as "
@@ -38,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         default="-",
-        help="a file, a folder of logs, the text in quotes, or - (default: standard input)",
+        help="a Slurm job id, a file, a folder of logs, the text in quotes, or - (default: "
+        "standard input)",
     )
     parser.add_argument(
         "--cores", type=int, metavar="N", help="cores the job had, where the text does not say"
@@ -80,6 +90,8 @@ def _read(name: str) -> tuple[list[JobFields], list[str]]:
 
     if name == "-":
         return read_with_problems(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
+    if name.replace("_", "", 1).isdigit() and not Path(name).exists():
+        return _read_accounting(name)
     path = Path(name)
     try:
         is_there = path.exists()
@@ -111,6 +123,35 @@ def _read(name: str) -> tuple[list[JobFields], list[str]]:
     if jobs or not job_id_from_name(path.name):
         return jobs, problems
     return read_logs({path.name: text})
+
+
+def _read_accounting(job: str) -> tuple[list[JobFields], list[str]]:
+    """What Slurm's accounting has of a job, and of a running one what its steps used so far."""
+    from hpcncf.explain.read import read_with_problems
+
+    if shutil.which("sacct") is None:
+        raise UsageError(
+            f"job {job}: no sacct on this machine; paste what your scheduler prints of the job, as "
+            f"in: seff {job} | hpcncf explain"
+        )
+    text = _ask("sacct", "-j", job, "--duplicates", "-P", f"--format={SACCT_FIELDS}")
+    if text.count("\n") < 2:
+        raise UsageError(f"job {job}: sacct knows no such job; expected an id such as 123 or 123_4")
+    if "|RUNNING|" in text:
+        text += "\n" + _ask("sstat", "-j", job, "--allsteps", "-P", f"--format={SSTAT_FIELDS}")
+    return read_with_problems(text)
+
+
+def _ask(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_S, errors="replace", check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HpcncfError(f"{command[0]}: does not answer: {error}") from None
+    if done.returncode != 0 and command[0] == "sacct":
+        raise HpcncfError(f"sacct: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
 
 
 def _end_of(path: Path, most: int) -> str:

@@ -13,9 +13,14 @@ from hpcncf.records.plan_file import read_plan
 Found = tuple[ResultPaths, Plan, Run]
 
 
+def folders_of(results: Path | None) -> list[Path]:
+    """The folder that was given; by default all results folders here."""
+    return [results] if results else found_here()
+
+
 def run(run_id: str, results: Path | None) -> Found:
     """Find the run whose id begins with the text. Raises UsageError for none or several."""
-    folders = [results] if results else found_here()
+    folders = folders_of(results)
     found: list[Found] = []
     for folder in folders:
         paths = ResultPaths(folder.resolve())

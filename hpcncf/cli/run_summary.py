@@ -51,6 +51,7 @@ def lines(
     `ranks`, `nodes`: all of a program that was started several times; else there is this one.
     """
     command = shlex.join(rank.run["workload"]["command"])
+    named = rank.run.get("varied", {}).get("run.command") or command
     program = program_lines(ranks or [rank], nodes or [node])
     facts = _facts(rank, node)
     if program:
@@ -59,7 +60,7 @@ def lines(
     if moved := _traffic(nodes or [node]):
         facts["traffic"] = moved
     return [
-        textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
+        textwrap.shorten(f"hpcncf run: {named}", WIDTH, placeholder=" ..."),
         *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
         *(f"  {label:<10} {fact}" for label, fact in facts.items()),
         *remedy_lines(rank),

@@ -85,7 +85,7 @@ def test_commands_of_the_documents_parse(command: str) -> None:
     code: object = 0
     with contextlib.redirect_stderr(complaint):
         try:
-            cli.parser().parse_args(words)
+            cli.parser().parse_args(cli.guard_options(words))
         except SystemExit as end:
             code = end.code
     assert code == 0, f"{command}: {complaint.getvalue()}"

@@ -1,0 +1,227 @@
+"""A user's own batch script, submitted so that its job is observed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hpcncf.errors import UsageError
+from hpcncf.files import make_folder
+
+# sbatch's options that take no value, or only one attached by `=`: man sbatch, 22.05 to 25.05.
+# Every other option takes the next word. An abbreviation is an option's if it is unique.
+_FLAGS: Final = """
+contiguous exclusive get-user-env help hold ignore-pbs nice no-bell no-kill no-requeue overcommit
+oversubscribe parsable propagate quiet reboot requeue resv-ports share spread-job test-only usage
+use-min-nodes verbose version wait x11
+"""
+_VALUES: Final = """
+account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
+container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline
+delay-boot dependency distribution error exclude export export-file extra extra-node-info gid
+gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input
+job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
+mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
+ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos
+reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp
+tres-bind tres-per-job tres-per-task uid wait-all-nodes wckey wrap
+"""
+FLAGS: Final = frozenset(_FLAGS.split())
+VALUES: Final = frozenset(_VALUES.split())
+SHORT_FLAGS: Final = frozenset("hHIkOQRsuvVWXZ")
+MAX_SCRIPT: Final = 4 * 2**20
+"""Slurm's default limit (SchedulerParameters=max_script_size)."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The words of an `sbatch` command, told apart."""
+
+    options: list[str]
+    script: str | None
+    """None: `--wrap`, or the script comes on standard input."""
+    arguments: list[str]
+    wrap: str | None
+
+
+def parse_request(words: Sequence[str]) -> Request:
+    """Tell sbatch's options from the script and its arguments, as sbatch does."""
+    at, wrap = 0, None
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            at += 1
+            break
+        if word == "-" or not word.startswith("-"):
+            break
+        name, equals, value = word[2:].partition("=")
+        takes_next = False
+        if word.startswith("--"):
+            takes_next = not equals and not _is_flag(name)
+            if _full_name(name) == "wrap":
+                wrap = value if equals else words[at + 1] if at + 1 < len(words) else None
+        else:
+            # Letters may be joined: -Qn 4. A value may follow its letter: -n4.
+            letters = word[1:]
+            first = next((i for i, c in enumerate(letters) if c not in SHORT_FLAGS), None)
+            takes_next = first is not None and first == len(letters) - 1
+        at += 2 if takes_next else 1
+    rest = list(words[at:])
+    script = rest[0] if rest and wrap is None else None
+    return Request(list(words[:at]), script, rest[1:] if script else rest, wrap)
+
+
+def _full_name(name: str) -> str | None:
+    if name in FLAGS | VALUES:
+        return name
+    found = [each for each in FLAGS | VALUES if each.startswith(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_flag(name: str) -> bool:
+    return _full_name(name) in FLAGS
+
+
+def read_script(path: str) -> bytes:
+    """Raises UsageError for what sbatch could not submit either."""
+    file = Path(path)
+    try:
+        if file.is_dir():
+            raise UsageError(f"{path}: is a folder; expected a batch script")
+        if file.stat().st_size > MAX_SCRIPT:
+            size = file.stat().st_size / 2**20
+            raise UsageError(
+                f"{path}: {size:,.0f} MiB; expected a batch script of at most 4 MiB, as Slurm does"
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def is_refused(script: bytes) -> bool:
+    """Whether sbatch refuses such a script, with words of its own."""
+    return not script.startswith(b"#!") or b"\r\n" in script or b"\0" in script
+
+
+def interpreter(script: bytes) -> list[str]:
+    """The words of its first line; what follows the program is one word, as for the kernel."""
+    line = script[2:].partition(b"\n")[0].decode(errors="surrogateescape").strip()
+    program, _, option = line.partition(" ")
+    return [program, option.strip()] if option.strip() else [program]
+
+
+def header(script: bytes) -> bytes:
+    """The lines in which sbatch reads directives: comments and blanks before the first command."""
+    lines = []
+    for line in script.split(b"\n")[1:]:
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            break
+        lines.append(line)
+    return b"\n".join(lines)
+
+
+def own_command() -> list[str]:
+    """hpcncf as a compute node can start it, whatever the job's environment is."""
+    program = Path(sys.executable).with_name("hpcncf")
+    if program.is_file():
+        return [str(program)]
+    return [sys.executable, "-P", "-m", "hpcncf"]
+
+
+WRAPPER: Final = """\
+#!/bin/sh
+{header}
+# Made by `hpcncf sbatch`: starts the script that follows below, unchanged, and observes it.
+script={script}
+if [ ! -r "$script" ]; then  # this node does not see the folder from which the job was submitted
+    script=$(mktemp -d)/{name} && tail -n +{{line}} "$0" > "$script"
+fi
+if {hpcncf} --version > /dev/null 2>&1; then
+    exec {hpcncf} run {options} -- {interpreter} "$script" "$@"
+fi
+echo "hpcncf: cannot be started on $(uname -n): the job runs without it" >&2
+exec {interpreter} "$script" "$@"
+exit
+"""
+
+
+def wrap_script(script: bytes, copy: Path, options: Sequence[str]) -> bytes:
+    """A batch script with the same directives, which runs `copy` by `hpcncf run`."""
+    text = WRAPPER.format(
+        header=header(script).decode(errors="surrogateescape"),
+        script=shlex.quote(str(copy)),
+        name=shlex.quote(copy.name),
+        hpcncf=shlex.join(own_command()),
+        options=shlex.join(options),
+        interpreter=shlex.join(interpreter(script)),
+    )
+    text = text.replace("{line}", str(text.count("\n") + 1))
+    return text.encode(errors="surrogateescape") + script
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What sbatch gets."""
+
+    words: list[str]
+    stdin: bytes | None
+    folder: Path | None
+    """The copies; None: nothing was written."""
+
+    def discard(self) -> None:
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def prepare(
+    request: Request, results: Path, stdin: bytes | None, options: Sequence[str] = ()
+) -> Prepared:
+    """Copy the script and make the one that starts it.
+
+    `stdin`: the script, if it is not in a file. `options`: of `hpcncf run`.
+    """
+    if request.wrap is not None:
+        content, name = f"#!/bin/sh\n{request.wrap}\n".encode(), "wrap"
+    elif request.script is not None:
+        content, name = read_script(request.script), Path(request.script).name
+    else:
+        content, name = stdin or b"", "script"
+    if is_refused(content):
+        words = [*request.options, *([request.script] if request.script else [])]
+        return Prepared([*words, *request.arguments], stdin, None)
+    make_folder(results / "scripts")
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=results / "scripts"))
+    copy = folder / "script" / name
+    make_folder(copy.parent)
+    copy.write_bytes(content)
+    copy.chmod(0o700)
+    run = ["--results", str(results), "--name", name, *options]
+    wrapped = wrap_script(content, copy, run)
+    if request.wrap is not None:
+        command = shlex.join([*own_command(), "run", *run, "--", "/bin/sh", str(copy)])
+        return Prepared([*_without_wrap(request.options), f"--wrap=exec {command}"], stdin, folder)
+    if request.script is None:
+        return Prepared([*request.options, *request.arguments], wrapped, folder)
+    # Slurm names a job after its script's file.
+    (folder / name).write_bytes(wrapped)
+    words = [*request.options, str(folder / name), *request.arguments]
+    return Prepared(words, None, folder)
+
+
+def _without_wrap(options: Sequence[str]) -> list[str]:
+    found, skip = [], False
+    for word in options:
+        name, equals, _ = word[2:].partition("=")
+        if skip:
+            skip = False
+        elif word.startswith("--") and _full_name(name) == "wrap":
+            skip = not equals
+        else:
+            found.append(word)
+    return found
