@@ -16,8 +16,7 @@ from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
     from hpcncf.batch.script import BatchScript
-    from hpcncf.lint.python_script import Program
-    from hpcncf.lint.rules import Complaint
+    from hpcncf.lint.rules import Complaint, Program
 
 EPILOG = """\
 Runs nothing and asks no scheduler. Batch scripts of Slurm, LSF, PBS and Grid Engine are known by
@@ -162,7 +161,7 @@ def _kind(path: Path, text: str) -> Kind:
 def _program(sources: Sequence[Source], cores: int | None) -> Program:
     """What the batch scripts among the files tell of the programs."""
     from hpcncf.batch.script import read_batch_script
-    from hpcncf.lint.python_script import Program
+    from hpcncf.lint.rules import Program
 
     requests = []
     for source in sources:

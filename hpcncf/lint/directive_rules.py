@@ -236,7 +236,9 @@ def _slurm_options(directive: Directive) -> Iterator[Complaint]:
                 rest=rest,
             )  # fmt: skip
             return
-    for option in directive.options:
+    # Of a value with a blank in it only the first word is known.
+    whole = directive.options[: -1 if directive.stray and directive.options else None]
+    for option in whole:
         yield from _slurm_option(directive, option)
 
 

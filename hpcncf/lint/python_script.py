@@ -6,13 +6,13 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.rules import (
     THREAD_VARIABLES,
     Complaint,
+    Program,
     complain,
     too_many_threads,
     too_many_workers,
@@ -47,17 +47,6 @@ HALVES: Final = frozenset({"autocast", "GradScaler", "half", "bfloat16"})
 MULTIPLE: Final = 8
 SMALLEST_SIZE: Final = 64
 """Sizes below it are heads and inputs of a few columns: padding those gains nothing."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """Facts about a program from its other files."""
-
-    cores: int | None = None
-    """Of one rank, if they are known."""
-    sets_epoch: bool = False
-    in_array: bool = False
-    """Whether a job array starts it."""
 
 
 UNKNOWN: Final = Program()

@@ -190,6 +190,17 @@ class Complaint:
     """The lines as they should be, where that is known."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """Facts about a program from its other files."""
+
+    cores: int | None = None
+    """Of one rank, if they are known."""
+    sets_epoch: bool = False
+    in_array: bool = False
+    """Whether a job array starts it."""
+
+
 def complain(line: int, rule: str, **values: object) -> Complaint:
     """`values`: for the placeholders of the rule's message."""
     return Complaint(line, rule, RULES[rule].format(**values))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import check_batch_script, check_launchers
-from hpcncf.lint.python_script import Program, check_python
-from hpcncf.lint.rules import RULES
+from hpcncf.lint.python_script import check_python
+from hpcncf.lint.rules import RULES, Program
 
 ROOT = Path(__file__).parents[2]
 DATASET = """\
