@@ -12,13 +12,22 @@ VERBS: Final = {
     "bench": "use `hpcncf data bench JOB.yaml`",
     "completion": "use `hpcncf --print-completion bash`",
     "predict": "run the configuration, or let `hpcncf tune JOB.yaml` choose which to run",
+    "train": "use `python -m hpcncf.worker JOB.yaml`",
 }
 """Command -> what to use instead."""
 
 OPTIONS: Final = {
     ("diagnose", "--predict"): "`hpcncf report` writes next.yaml with the remedies to try",
+    ("submit", "--check-node"): "run `srun hpcncf doctor` on a node first",
 }
 """Command and option -> what to use instead."""
+
+_CLUSTER = "use --cluster local, or `python -m hpcncf.worker JOB.yaml` for one run"
+OPTION_VALUES: Final = {
+    ("submit", "--cluster", "debug"): _CLUSTER,
+    ("retry", "--cluster", "debug"): _CLUSTER,
+}
+"""Command, option and value -> what to use instead."""
 
 
 def describe_removed_verb(verb: str) -> str:
@@ -30,10 +39,14 @@ def find_removed_option(words: Sequence[str]) -> str | None:
     """The sentence for the first option among a command's words that is gone; None if all stay."""
     verb = words[0] if words else ""
     before = words[: words.index("--")] if "--" in words else words
-    for word in before:
-        option = word.partition("=")[0]
+    for at, word in enumerate(before):
+        option, equals, value = word.partition("=")
         if (verb, option) in OPTIONS:
             return f"hpcncf {verb} {option} is gone since {SINCE}: {OPTIONS[verb, option]}."
+        if not equals and at + 1 < len(before):
+            value = before[at + 1]
+        if instead := OPTION_VALUES.get((verb, option, value)):
+            return f"hpcncf {verb} {option} {value} is gone since {SINCE}: {instead}."
     return None
 
 

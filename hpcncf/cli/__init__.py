@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpcncf import __version__, removed
 from hpcncf.errors import HpcncfError, UsageError, did_you_mean, printable
@@ -44,8 +44,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 VERBS = tuple(verb for group in GROUPS.values() for verb in group)
-# Not listed: `train` is `python -m hpcncf.worker` with a summary at the end.
-HIDDEN = {"train": "Train one run in this process."}
 # Arguments of these names take a folder; every other path may be a file.
 FOLDERS = {"DIR", "FOLDER", "RESULTS", "RUN|RESULTS"}
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -84,7 +82,7 @@ class _Top(_Parser):
         return "\n".join([*lines, "", *options, "", EXIT_CODES, "", FIRST, ""])
 
 
-def parser(commands: Sequence[str] = (*VERBS, *HIDDEN)) -> argparse.ArgumentParser:
+def parser(commands: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     """The parser of these commands: `hpcncf --help` needs none of them, a command only its own."""
     top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
@@ -93,13 +91,12 @@ def parser(commands: Sequence[str] = (*VERBS, *HIDDEN)) -> argparse.ArgumentPars
     meanings = {verb: text for group in GROUPS.values() for verb, text in group.items()}
     for name in commands:
         module = import_module(f"hpcncf.cli.{name}")
-        listed: dict[str, Any] = {} if name in HIDDEN else {"help": meanings[name]}
         verb = verbs.add_parser(
             name,
-            description=meanings.get(name) or HIDDEN[name],
+            description=meanings[name],
+            help=meanings[name],
             epilog=getattr(module, "EPILOG", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            **listed,
         )
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
@@ -157,7 +154,7 @@ def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
         raise UsageError(removed.describe_removed_verb(first))
     if gone := removed.find_removed_option(words):
         raise UsageError(gone)
-    if words and words[0] in (*VERBS, *HIDDEN):
+    if words and words[0] in VERBS:
         return parser([first])
     if words and not words[0].startswith("-"):
         close = did_you_mean(words[0], [*VERBS, *removed.VERBS])

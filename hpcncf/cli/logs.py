@@ -125,7 +125,7 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
     ranks = ", ".join(sorted(path.stem for path in attempt.folder.glob("rank-*.log")))
     raise UsageError(
         f"{attempt.folder}: no log of rank {rank}; there are: {ranks or 'none'}. "
-        "What torchrun, `hpcncf train` or `hpcncf run` starts prints to its own terminal"
+        "What torchrun, `python -m hpcncf.worker` or `hpcncf run` starts prints to its own terminal"
     )
 
 

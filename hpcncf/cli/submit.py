@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,8 +14,6 @@ from hpcncf.cli.plan import job_arguments, warn_of_job
 from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
-    from hpcncf.job.plan import Plan
-    from hpcncf.job.spec import JobSpec
     from hpcncf.launch.submit import Launched
     from hpcncf.paths import ResultPaths
     from hpcncf.records.submissions import Cluster
@@ -67,23 +64,13 @@ def _commands(launched: Launched, command: Sequence[str]) -> dict[str, str | Non
 EPILOG = """\
 Complete, queued and running runs are not submitted again.
 Exit code 3: not all were submitted (the reason and the command for the rest are printed), or with
---wait not all completed. Exit code 1: --check-node found a problem; nothing is submitted.
+--wait not all completed.
 """
-CHECK_S = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
     sending_arguments(parser, "auto", "auto: slurm if sbatch is installed, else local (default)")
-    parser.add_argument(
-        "--check-node",
-        type=float,
-        nargs="?",
-        const=CHECK_S,
-        metavar="SECONDS",
-        help="first check with one short job that a compute node sees results, data and the same "
-        f"Python; submit nothing otherwise. Waits at most SECONDS (default {CHECK_S:g})",
-    )
     parser.add_argument(
         "--no-preflight",
         action="store_true",
@@ -96,9 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sending_arguments(parser: argparse.ArgumentParser, default: str | None, help: str) -> None:
-    parser.add_argument(
-        "--cluster", choices=["auto", "local", "slurm", "debug"], default=default, help=help
-    )
+    parser.add_argument("--cluster", choices=["auto", "local", "slurm"], default=default, help=help)
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -134,9 +119,7 @@ def run(args: argparse.Namespace) -> int:
     for line in renewed.describe():
         print(f"hpcncf: {line}", file=sys.stderr)
     plan = record_plan(paths, job, renewed.plan)
-    if args.check_node is not None:
-        _check_node(args, paths, job, plan, cluster)
-    elif (
+    if (
         cluster == "slurm"
         and (warning := preflight.unshared_folder_warning(paths.folder))
         and not seen_by_slurm(paths, plan)
@@ -154,24 +137,6 @@ def _repeated(args: argparse.Namespace) -> list[str]:
     return ["hpcncf", "submit", str(args.job), *settings, *where, *cluster]
 
 
-def _check_node(
-    args: argparse.Namespace, paths: ResultPaths, job: JobSpec, plan: Plan, cluster: Cluster
-) -> None:
-    from hpcncf.errors import UsageError
-    from hpcncf.launch import node_check
-
-    if cluster != "slurm":
-        raise UsageError(f"--check-node needs a node of Slurm; --cluster {cluster} has none")
-    answer = node_check.check(paths, job, plan.active(), args.check_node)
-    cores = f"{answer.usable:g} core{'s' * (answer.usable != 1)}"
-    memory = f", {answer.limit_mib / 1024:.3g} GiB" if answer.limit_mib else ""
-    print(
-        f"node {answer.node} sees results and data, and runs Python {answer.python} with the same "
-        f"packages; {cores}{memory} for a rank",
-        file=sys.stderr,
-    )
-
-
 def report_submission(
     args: argparse.Namespace,
     paths: ResultPaths,
@@ -184,8 +149,6 @@ def report_submission(
     `command` submits the remaining runs.
     """
     from hpcncf.cli.wait import wait
-    from hpcncf.launch import submit as launch
-    from hpcncf.worker.task import write_report
 
     warn_of_launch(launched)
     if not args.json:
@@ -195,19 +158,12 @@ def report_submission(
     waited_for = [run.id for run in launched.runs]
     active = [each for each in launched.left_out("active") if each.reason != "completed"]
     waited_for += [each.run.id for each in active]
-    if cluster == "debug":
-        # Standard output is for the JSON alone.
-        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
-            launch.debug(paths, launched.runs, launched.again)
-            if args.report:
-                write_report(str(paths.folder))
-    waited = args.wait or cluster == "debug"
     incomplete = 3 * (len(launched.left_out("active")) < len(launched.not_submitted))
-    if waited:
+    if args.wait:
         code = wait(paths, waited_for, quiet=args.json)
         incomplete = code or incomplete
     if args.json:
-        print_json(_plain(paths, launched, cluster, waited, command))
+        print_json(_plain(paths, launched, cluster, args.wait, command))
     return incomplete
 
 
@@ -222,11 +178,11 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
     from hpcncf.cli.output import format_path
 
     there = format_path(paths.folder)
-    where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
+    where = "to Slurm" if cluster == "slurm" else "to this machine"
     lines = [f"{pluralize(len(launched.runs), 'run')} submitted {where}; results in {there}"]
     states = [each.reason for each in launched.left_out("active")]
     lines += [f"{states.count(word)} {word} already" for word in dict.fromkeys(states)]
-    if launched.runs and cluster != "debug":
+    if launched.runs:
         lines.append(f"look with: hpcncf status {there}")
     return "\n".join(lines)
 

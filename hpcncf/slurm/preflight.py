@@ -375,7 +375,7 @@ def has_features(constraint: str, features: frozenset[str]) -> bool:
 
 
 # In this machine's memory or image, so that no other machine sees them. Whether a disk (ext4, xfs)
-# is exported to the nodes is not visible from here; --check-node tests it.
+# is exported to the nodes is not visible from here; doctor on a node tells.
 OF_ONE_MACHINE: Final = ("tmpfs", "ramfs", "devtmpfs", "overlay", "squashfs", "rootfs")
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 DISKS: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs")
@@ -398,6 +398,6 @@ def unshared_folder_warning(folder: Path) -> str | None:
         return None
     return (
         f"{folder} is on {nearest.mountpoint} ({nearest.fstype}) of this machine. If compute nodes "
-        "do not see it, jobs fail without a log: test it with --check-node, or choose another "
+        "do not see it, jobs fail without a log: test it with `srun ls`, or choose another "
         "folder with --results DIR"
     )

@@ -12,7 +12,7 @@ from hpcncf.errors import HpcncfError, UsageError
 
 
 def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that `hpcncf train` shares with this module."""
+    """The arguments that choose a run."""
     add = parser.add_argument
     add("source", type=Path, help="a job file, or a results folder with a plan")
     # torchrun on Python 3.11 refuses `--run`, ours or not: it begins two of its own options.

@@ -354,7 +354,7 @@ def test_submit_of_some_that_do_not_fit_leaves_them_out_and_is_3(
     job_file: JobFile, said: Said
 ) -> None:
     job_file("")
-    sizes = ["-s", "grid.resources.cpus_per_task=[1, 512]", "--cluster", "debug"]
+    sizes = ["-s", "grid.resources.cpus_per_task=[1, 512]", "--cluster", "local"]
     code, out, err = said("submit", "job.yaml", *sizes)
     assert code == 3
     assert "1 run submitted" in out

@@ -147,3 +147,12 @@ def test_a_command_is_imported_only_when_it_is_the_one(
         verbs = [name for name in cli.VERBS if f"hpcncf.cli.{{name}}" in sys.modules]
         sys.exit(verbs != {imported})"""
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("verb", ["submit", "retry"])
+@pytest.mark.parametrize("words", [["--cluster", "debug"], ["--cluster=debug"]])
+def test_removed_cluster_names_its_replacement(
+    verb: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb, "x", *words]) == 2
+    assert "--cluster debug is gone since 0.2.0: use --cluster local" in capsys.readouterr().err

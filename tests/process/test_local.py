@@ -173,18 +173,6 @@ def test_nothing_outlives_a_killed_queue_and_status_says_so(here: Path, job_file
     assert "has exited; it never started" in states(here)[1].reason
 
 
-def test_the_debug_cluster_runs_in_the_same_process(here: Path, job_file: JobFile) -> None:
-    job_file("")
-    done = hpcncf(here, "submit", "job.yaml", "--cluster", "debug", "--json")
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["submitted"]) == 1, "JSON alone, the run's own lines apart"
-    assert "epoch 1/" in done.stderr
-    (state,) = states(here)
-    assert (state.state, state.ranks[0].launched_by) == ("completed", "debug")
-    (submission,) = read_submissions(ResultPaths(here / "results/tiny")).submissions
-    assert state.ranks[0].pid == submission.submitter_pid
-
-
 def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
     one, two = ResultPaths(tmp_path / "one"), ResultPaths(tmp_path / "two")
     with machine.taking_turns(one, "a.json", lambda: False) as ours:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,22 +61,20 @@ def test_a_run_reads_the_code_of_its_submission(project: Path) -> None:
 
 
 def test_submit_copies_again_and_retry_does_not(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
     results = project / "results/copied"
     (project / "train.py").write_text("import helper\nprint(helper.NAME)\nraise SystemExit(1)\n")
-    submit = ["submit", "job.yaml", "--cluster", "debug"]
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    submit = ["submit", "job.yaml", "--cluster", "local", "--wait"]
     assert main(submit) == 3
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked, "this process goes on"
     (project / "helper.py").write_text("NAME = 'second'\n")
-    assert main(["retry", str(results)]) == 3
+    assert main(["retry", str(results), "--wait"]) == 3
     assert main(submit) == 3
     paths = ResultPaths(results)
     (run,) = read_plan(paths).runs
-    shown = capfd.readouterr().out.splitlines()
-    assert [line for line in shown if line in ("first", "second")] == ["first", "first", "second"]
+    shown = [attempt.log(0).read_text() for attempt in paths.run(run.id).attempts()]
+    assert [text.split()[0] for text in shown] == ["first", "first", "second"]
     (kept,) = (each for each in paths.snapshots.iterdir() if each.is_dir())
     assert Path(run.workload.folder) == kept, "the first copy is not used any more"
     record = json.loads(paths.run(run.id).attempt(1).rank(0).read_text())

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 from interrupted import Asked, attempts
-from make_results import rank_record
 from make_runs import planned, trainer
 
-from hpcncf.cli.train import summary
 from hpcncf.data import synthetic
 from hpcncf.data.prepared import load_prepared
 from hpcncf.data.readers import Columns, prepare_table
@@ -324,19 +322,3 @@ def test_no_checkpoint_in_mid_epoch_where_none_is_wanted(data: Path, tmp_path: P
         stopped.train()
     assert raised.value.signum == signal.SIGUSR2
     assert RunPaths(tmp_path).checkpoint.exists(), "but for the one when a signal stops the run"
-
-
-def test_the_summary_of_a_rank_has_its_speed_quality_and_warnings(data: Path) -> None:
-    record = rank_record(planned(data), 0)
-    assert record.training is not None
-    last = record.training.epochs[-1].model_copy(update={"hr10_unseen": 0.5})
-    training = record.training.model_copy(update={"epochs": [last]})
-    record = record.model_copy(update={"training": training, "warnings": ["slow"]})
-    lines = summary(record).splitlines()
-    assert lines[0].startswith(f"run {record.run_id} completed in ")
-    assert f"epochs 1, loss {last.loss:.4f}" in lines
-    assert any(line.startswith("speed ") for line in lines)
-    assert any(line.startswith(f"HR@10 {last.hr10:.3f}, NDCG@10 ") for line in lines)
-    assert "HR@10 of pairs not seen in training 0.500" in lines
-    assert any(line.startswith("CPU efficiency ") for line in lines)
-    assert lines[-1] == "warning: slow"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,62 +73,6 @@ def test_shapes_that_fit_are_submitted_and_the_others_named(user: User, tiny_dat
     assert "1 run submitted to Slurm" in done.stdout
     assert "left out: run " in done.stderr
     assert "requests 9 cores on each node" in done.stderr
-
-
-def test_a_node_that_sees_everything_lets_the_runs_go(user: User, tiny_data: Path) -> None:
-    done = submitted(user, tiny_data, "--check-node")
-    assert done.returncode == 0, done.stderr
-    assert "sees results and data, and runs Python" in done.stderr
-    assert not list(user.folder.glob("results/tiny/slurm-*/check-*")), "it cleans up"
-    assert [run["state"] for run in user.ends()] == ["completed"]
-
-
-@pytest.fixture
-def private_results() -> Iterator[Path]:
-    """A folder in this machine's /dev/shm, which the nodes have one of their own of."""
-    folder = Path(tempfile.mkdtemp(prefix="hpcncf-preflight-", dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_results_that_the_node_does_not_see_are_reported(
-    user: User, tiny_data: Path, private_results: Path
-) -> None:
-    done = submitted(user, tiny_data, "--check-node", "--results", str(private_results))
-    assert done.returncode == 1
-    assert f"does not see {private_results}" in done.stderr
-    assert "--results DIR. Nothing is submitted" in done.stderr
-
-
-def test_a_python_that_the_node_does_not_have_is_reported(user: User, tiny_data: Path) -> None:
-    (user.folder / "env/bin").mkdir(parents=True)
-    (user.folder / "env/bin/activate").write_text("")
-    (user.folder / "site.yaml").write_text(f"venv: {user.folder}/env\n")
-    done = submitted(user, tiny_data, "--check-node")
-    assert done.returncode == 1
-    assert f"cannot start Python: {user.folder}/env/bin/python: No such file" in done.stderr
-
-
-def test_data_that_the_node_does_not_see_is_reported(user: User, tiny_data: Path) -> None:
-    data = shutil.copytree(tiny_data, user.folder / "data")
-    (user.folder / "site.yaml").write_text(f"setup: ['mv {data} {data}.elsewhere']\n")
-    done = submitted(user, data, "--check-node")
-    assert done.returncode == 1
-    assert f"does not see {data}: is it on a file system that compute nodes share?" in done.stderr
-    assert {run["state"] for run in user.runs()} == {"planned"}
-    # The job of the check may still be completing.
-    eventually(lambda: user.cluster.run("squeue", "--noheader") == "")
-
-
-def test_a_check_that_finds_no_node_says_why_and_leaves_nothing(
-    user: User, tiny_data: Path
-) -> None:
-    (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
-    done = submitted(user, tiny_data, "--check-node", "2")
-    assert done.returncode == 1
-    assert "no node answered within 2 s" in done.stderr
-    assert "held" in done.stderr
-    eventually(lambda: user.cluster.run("squeue", "--noheader") == "")
 
 
 def held(user: User) -> None:

@@ -12,8 +12,8 @@ import yaml
 
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
+from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.plan import configuration_id
 from hpcncf.records.plan_file import read_plan
 from hpcncf.removed import SETTINGS, VALUES
 
