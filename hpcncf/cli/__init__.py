@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tune": "Find the best configuration within a budget.",
         "explain": "Interpret the summary of seff, sacct, LSF, PBS.",
         "lint": "Find lines of a script that waste cores.",
-        "apply": "Write what a job needs into its batch script.",
+        "apply": "Write a job's needs into its batch script.",
         "doctor": "Check this machine and installation.",
     },
 }

@@ -141,7 +141,7 @@ def test_a_command_is_imported_only_when_it_is_the_one(
 ) -> None:
     code = f"""if True:
         import contextlib, sys
-        from hpcncf import cli, removed
+        from hpcncf import cli
         with contextlib.suppress(SystemExit):
             cli.main({words})
         verbs = [name for name in cli.VERBS if f"hpcncf.cli.{{name}}" in sys.modules]
