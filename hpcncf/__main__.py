@@ -15,13 +15,17 @@ def prefer_own_packages() -> None:
 
 
 def main() -> int:
-    """Ctrl-C ends a command without a traceback, among its imports, too."""
+    """Ctrl-C ends a command without a traceback, among its imports, too; its shell sees that."""
     prefer_own_packages()
     try:
         from hpcncf.cli import main as run_command
 
         return run_command()
     except KeyboardInterrupt:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
         return 130
 
 

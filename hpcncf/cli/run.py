@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 The command keeps its terminal, input, output, signals and exit code; the summary goes to
-standard error. 126: not executable; 127: not found; 128+n: ended by signal n.
+standard error. 126: not executable; 127: not found. If signal n ends the command, the same
+signal ends hpcncf: 128+n in a shell.
 
 example: hpcncf run -- python train.py --epochs 3
 """
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.job.spec import Remedies
     from hpcncf.worker.child_process import CannotStart, shell_code
     from hpcncf.worker.record_command import record
+    from hpcncf.worker.terminal import die_of
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
@@ -91,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     except Exception as error:
         kind = type(error).__name__
         print(f"hpcncf: no summary of {recorded.folder}: {kind}: {error}", file=sys.stderr)
+    if recorded.exit_code < 0:
+        die_of(-recorded.exit_code)
     return shell_code(recorded.exit_code)
 
 

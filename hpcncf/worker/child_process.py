@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import which
@@ -31,6 +32,15 @@ from hpcncf.records.schema import (
     read_regular,
 )
 from hpcncf.worker.processes import end_with_parent
+from hpcncf.worker.terminal import (
+    JOB_CONTROL,
+    Terminal,
+    inherited_as_ignored,
+    is_stopped,
+    let_go_on,
+    restore_dispositions,
+    stop_as,
+)
 
 CHUNK: Final = 65536
 
@@ -184,17 +194,14 @@ def _kept(value: bool | int | float | str) -> bool | int | float | str:
     return value[:LONGEST_REPORTED] if isinstance(value, str) else value
 
 
-FORWARDED: Final = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
 # The signals that end a command unless it minds.
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-_WAITED_FOR: Final = {*FORWARDED, signal.SIGCHLD, signal.SIGALRM}
+# A rank holds these until there is a command to pass them on to.
+_HELD_BY_RANK: Final = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
+# A program that makes a process group of its own does so at its start.
+_FIRST_LOOK_S: Final = 0.02
+# One that shells and the kernel send to a whole group is given this long to arrive at the child.
+_ARRIVES_WITHIN_S: Final = 0.02
 
 # As a shell has it.
 NOT_FOUND: Final = 127
@@ -203,6 +210,8 @@ NOT_EXECUTABLE: Final = 126
 _PR_SET_CHILD_SUBREAPER = 36
 # siginfo's si_code of a key pressed at the terminal, which signals the whole foreground group.
 _SI_KERNEL = 0x80
+# The greatest si_code of a signal that a process sent.
+_SI_USER = 0
 
 
 class CannotStart(HpcncfError):
@@ -247,9 +256,21 @@ class Child:
         """Raises CannotStart."""
         # Orphaned descendants become children of this process, so that their time is counted.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ignored = inherited_as_ignored()
         # Inherited as ignored, the kernel would wait for children itself and keep no account.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        if signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN:
+            ignored |= {signal.SIGCHLD}
+        # All of them: none of them ends or stops this process before it does the program.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if output is not None:
+            mask -= _HELD_BY_RANK
+
+        def become_command() -> None:
+            restore_dispositions(ignored)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if output is not None:  # a rank that is killed takes its program along
+                end_with_parent(signal.SIGKILL)
+
         try:
             # Only this thread runs yet: code between fork and exec is safe, and no thread lets
             # through what is blocked here, the timer's signal that would end us among it.
@@ -258,15 +279,17 @@ class Child:
                 cwd=folder,
                 env=env,
                 stdout=output,
-                preexec_fn=_unblock if output is None else _end_with_parent,
+                preexec_fn=become_command,
+                restore_signals=False,
             )
         except OSError as error:  # a script without #!, a binary of another machine
-            _unblock()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             raise CannotStart(
                 f"{command[0]}: cannot be executed: {error.strerror}", NOT_EXECUTABLE
             ) from None
         self.pid = self._process.pid
         self._is_shell = is_shell
+        self._terminal = Terminal(self.pid)
         self.signals = set[int]()
         """What it was passed, or got from the terminal as we did."""
 
@@ -282,31 +305,44 @@ class Child:
     ) -> int:
         """Wait for its end, calling `meanwhile` now and then: its exit code, or minus the signal.
 
-        Signals that reach us go to the child. `look` is called before an end is taken note of:
-        until then the kernel keeps the account of who ended.
+        Signals that reach us go to the child, and where one stops it, we stop. `look` is called
+        before an end is taken note of: until then the kernel keeps the account of who ended.
         """
+        within_s, looked_at = _FIRST_LOOK_S, time.monotonic()
         while (code := self._reap(look)) is None:
-            number = self._next_signal(every_s)
-            if number is None:
-                meanwhile()
-            elif number != signal.SIGCHLD:
+            number = self._next_signal(within_s)
+            if number:
                 self._forward(number)
+            elif number is None:
+                self._terminal.give()
+                within_s = min(2 * within_s, every_s)
+                if time.monotonic() - looked_at >= every_s:
+                    meanwhile()
+                    looked_at = time.monotonic()
+        self._terminal.take_back()
         self._process.returncode = code
         return code
 
     def _next_signal(self, within_s: float) -> int | None:
-        """The signal that came and is to be handled; None after `within_s`."""
+        """The signal to pass on; None after `within_s`, 0 if there is a child to look at."""
         # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
         # its time, Python's (seen in 3.11) reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, within_s)
-        info = signal.sigwaitinfo(_WAITED_FOR)
+        info = signal.sigwaitinfo(signal.valid_signals())
         signal.setitimer(signal.ITIMER_REAL, 0)
-        if info.si_signo == signal.SIGALRM and info.si_code == _SI_KERNEL:
+        number = info.si_signo
+        if number == signal.SIGALRM and info.si_code == _SI_KERNEL:
             return None  # our timer; another process's SIGALRM is for the child
-        if info.si_code == _SI_KERNEL and info.si_signo != signal.SIGCHLD:
-            self.signals.add(info.si_signo)
-            return signal.SIGCHLD  # the child got it from the terminal as we did
-        return info.si_signo
+        if number == signal.SIGCHLD and info.si_code > _SI_USER:
+            return 0
+        if info.si_code <= _SI_USER and info.si_pid == os.getpid():
+            return 0  # SIGPIPE: nobody reads our standard error any more
+        if info.si_code > _SI_USER:  # from the terminal: the child got it as we did
+            self.signals.add(number)
+            if self._terminal.has_left() and (group := self._terminal.group()):
+                os.killpg(group, number)
+            return 0
+        return number
 
     def _forward(self, number: int) -> None:
         self.signals.add(number)
@@ -324,25 +360,37 @@ class Child:
         while True:
             look()
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 raise AssertionError("the command was reaped by somebody else") from None
-            if pid == self.pid:
+            if pid == self.pid and os.WIFSTOPPED(status):
+                self._follow_stop(os.WSTOPSIG(status))
+            elif pid == self.pid:
                 return os.waitstatus_to_exitcode(status)
-            if pid == 0:
+            elif pid == 0:
                 return None
+
+    def _follow_stop(self, number: int) -> None:
+        """The child has been stopped: by the terminal or a shell, which are to see us stop."""
+        if number not in JOB_CONTROL:
+            return  # whoever sends SIGSTOP to a process lets the same one go on
+        if number != signal.SIGTSTP and self._terminal.give():
+            return
+        self._terminal.take_back()
+        stop_as(number)
+        # The shell lets our whole group go on: the child, too, unless it has left the group.
+        if not self._terminal.give() and not self._goes_on():
+            let_go_on(self.pid, os.getpgid(self.pid))
+        while signal.SIGCONT in signal.sigpending():
+            signal.sigwait([signal.SIGCONT])
+
+    def _goes_on(self) -> bool:
+        until = time.monotonic() + _ARRIVES_WITHIN_S
+        while is_stopped(self.pid) and time.monotonic() < until:
+            time.sleep(0.001)
+        return not is_stopped(self.pid)
 
 
 def shell_code(code: int) -> int:
     """The exit code to pass on: a shell reports death by signal n as 128 + n."""
     return code if code >= 0 else 128 - code
-
-
-def _end_with_parent() -> None:
-    """A rank that is killed takes its program along."""
-    _unblock()
-    end_with_parent(signal.SIGKILL)
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)

@@ -33,7 +33,7 @@ LOADS_AFTER_S = 0.3
 STACK_BYTES = 1 << 20
 # A thread takes 64 MiB of addresses for its memory: too much of a limit that is less than this.
 LEAST_ADDRESSES = 4 << 30
-THREAD_ENDS_WITHIN_S = 1.0
+THREAD_ENDS_WITHIN_S = 10.0
 
 _PACKAGE = "_hpcncf_probe"
 STATE = {}
@@ -228,7 +228,7 @@ class Thread:
             self.ended.release()
 
     def end(self):
-        """Return once the kernel has no such thread any more, at most a second from now."""
+        """Return once the kernel has no such thread any more, or after THREAD_ENDS_WITHIN_S."""
         self.stop.release()
         until = time.perf_counter() + THREAD_ENDS_WITHIN_S
         if not self.ended.acquire(True, THREAD_ENDS_WITHIN_S):
@@ -298,6 +298,8 @@ def _load_standard(name):
     own = _MODULES.get(name)
     if own is not None:
         return own
+    if name == "collections" and "dis" in _MODULES:
+        return load_own("small_collections")
     library = os.path.dirname(os.__file__) + os.sep
     loaded = sys.modules.get(name)
     if loaded is not None:
@@ -306,11 +308,7 @@ def _load_standard(name):
             return None
     for path in (library + name + ".py", os.path.join(library + name, "__init__.py")):
         if os.path.isfile(path):
-            had = "collections.abc" in sys.modules
-            module = _load(name, path, None)
-            if name == "collections" and not had:
-                sys.modules.pop("collections.abc", None)  # which it sets itself
-            return module
+            return _load(name, path, None)
     return None
 
 
