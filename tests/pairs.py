@@ -72,24 +72,10 @@ class Outcome:
 
 
 LINGER = "import time as _time; _time.sleep(0.6); del _time\n"
-SHADOWED = [
-    "signal",
-    "bisect",
-    "types",
-    "json",
-    "functools",
-    "operator",
-    "collections",
-    "re",
-    "random",
-    "opcode",
-    "dis",
-    "inspect",
-    "traceback",
-    "threading",
-    "enum",
-    "copy",
-]
+SHADOWED = """
+signal bisect types json functools operator collections re random opcode dis inspect traceback
+threading enum copy
+"""
 
 
 def script(name: str, code: str, **more: object) -> Program:
@@ -177,7 +163,7 @@ PROGRAMS = [
             f"import {name}; print({name}.X)",
             files={f"{name}.py": "X = 'mine'\ndef __getattr__(name): return lambda *a: None"},
         )
-        for name in SHADOWED
+        for name in SHADOWED.split()
     ),
     script("-m", "print('no')", inside='cp "${@:$#}" pack.py; "${@:1:$#-1}" -m pack a b'),
     script(

@@ -97,16 +97,16 @@ def transcript(steps: Sequence[tuple[str, str]], with_hpcncf: bool) -> str:
     with tempfile.TemporaryDirectory() as made:
         for name, text in FILES.items():
             (Path(made) / name).write_text(text)
-        tool = f"{sys.executable} {TOOL} run --quiet --results {made}/r --" if with_hpcncf else ""
+        tool = f"{sys.executable} {TOOL} run --quiet --results {made}/r -- " if with_hpcncf else ""
         terminal = _Terminal(made)
         try:
             shown = "".join(
-                terminal.type(keys.replace("RUN", tool).replace("PY", sys.executable), wait)
+                terminal.type(keys.replace("RUN ", tool).replace("PY", sys.executable), wait)
                 for keys, wait in steps
             )
         finally:
             terminal.close()
-    shown = shown.replace(tool + " ", " ").replace("\r", "")
+    shown = (shown.replace(tool, "") if tool else shown).replace(made, "").replace("\r", "")
     shown = re.sub(r"^\[1\] \d+", "[1]", shown, flags=re.MULTILINE)
     return re.sub(r" +", " ", shown)
 
