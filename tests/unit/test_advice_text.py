@@ -119,10 +119,15 @@ def test_the_answer_is_the_cause_that_costs_the_most_core_hours() -> None:
     free = healthy | {"quick": diagnosis()}
     found = concluded(quick, slow, wide, diagnoses=free)
     assert found.cause == "python_input"
-    assert [name for name, _ in found.answer] == ["Cores", "Cause", "Cost", "Remedy"]
+    assert [name for name, _ in found.answer] == ["Recommended", "Cores", "Cause"]
+    assert dict(found.answer)["Recommended"] == "quick."
+    assert dict(found.answer)["Cause"].startswith("none")
+    costliest = ["Cores", "Cause", "Evidence", "Cost", "Remedy"]
+    assert [name for name, _ in found.elsewhere] == costliest
+    assert dict(found.elsewhere)["Cost"].endswith(" of slow.")
     short = free | {"slow": diagnosis("too_short_to_judge")}
     assert concluded(quick, slow, wide, diagnoses=short).cause is None
-    assert concluded(quick, slow).answer == []
+    assert not concluded(quick, slow).answer
 
 
 def test_healthy_and_unknown_differ() -> None:
@@ -130,9 +135,9 @@ def test_healthy_and_unknown_differ() -> None:
     healthy = {"quick": diagnosis(), "slow": diagnosis()}
     assert dict(concluded(quick, slow, diagnoses=healthy).answer)["Cause"].startswith("none")
     unknown = healthy | {"slow": Diagnosis("slow", "unknown", None, (), CoreCounts(1, 1, 1))}
-    assert dict(concluded(quick, slow, diagnoses=unknown).answer)["Cause"].startswith("unknown")
+    assert dict(concluded(quick, slow, diagnoses=unknown).elsewhere)["Cause"].startswith("unknown")
     short = healthy | {"slow": diagnosis("too_short_to_judge")}
-    assert "too short" in dict(concluded(quick, slow, diagnoses=short).answer)["Cause"]
+    assert "too short" in dict(concluded(quick, slow, diagnoses=short).elsewhere)["Cause"]
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -271,7 +276,7 @@ def test_a_report_never_contradicts_itself(
 
 
 def _no_rows() -> Any:
-    from hpcncf_analysis.configurations import Table
+    from hpcncf.table import Table
 
     return Table([], [])
 

@@ -27,7 +27,7 @@ from hpcncf_analysis.configurations import (
     varying_settings,
 )
 from hpcncf_analysis.diagnosis import format
-from hpcncf_analysis.diagnosis.evidence import Cause, Finding
+from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding
 from hpcncf_analysis.diagnosis.program_text import CAUSES
 from hpcncf_analysis.formatting import (
     NONE,
@@ -51,6 +51,7 @@ MAX_NAMED: Final = 3
 MAX_FACTS: Final = 12
 # So much of the evidence stands in the answer, the rest in the table of causes.
 MAX_EVIDENCE: Final = 2
+NO_CAUSE: Final = "none: no cause accounts for 20 % or more of the time or cores."
 # More rows that are beaten nobody reads; the front is shown whole.
 MAX_BEATEN: Final = 20
 # Of the tables of choices and of all rows; those without a value are left out.
@@ -79,10 +80,12 @@ class Conclusion:
     note: str = ""
     """What the table's figures are for."""
     answer: Sequence[tuple[str, str]] = ()
-    """Cores, cause, cost and remedy of the cause that matters most; empty if none was judged."""
+    """Cores and cause of the recommended configuration, or of the one to work on."""
+    elsewhere: Sequence[tuple[str, str]] = ()
+    """Cores, cause, cost and remedy of the configuration that wastes most, if that is another."""
     facts: Sequence[str] = field(default_factory=list)
     cause: Cause | None = None
-    """The cause that `answer` is about."""
+    """The cause that costs most."""
 
 
 def conclude(
@@ -114,7 +117,7 @@ def conclude(
         facts += [f"And {pluralize(more, 'command')} more, in the table."] if more > 0 else []
         sentence = f"{len(configurations)} different commands, not compared."
         return Conclusion(TRIALS if of_trials else sentence, facts=facts)
-    answer, cause = explain_cause(table, found, measured)
+    causes = explain_cause(table, found, measured)
     headline = describe_recommendation(table, configurations, measured, advised or {})
     note = f"Time and core time are for {table.work}."
     if table.to_repeat:
@@ -124,7 +127,15 @@ def conclude(
         facts.append(
             f"This is about a single run. For how many runs to share a node or GPU see “{TITLE}”."
         )
-    return Conclusion(" ".join(headline), choices_table(table), note, answer, facts, cause)
+    return Conclusion(
+        sentence=" ".join(headline),
+        choices=choices_table(table),
+        note=note,
+        answer=causes.answer,
+        elsewhere=causes.elsewhere,
+        facts=facts,
+        cause=causes.cause,
+    )
 
 
 def _usage(one: Configuration) -> str:
@@ -334,7 +345,7 @@ def compare_choices(table: Judgement, base: str | None) -> list[str]:
         )
     if row and fastest and row.key != fastest.key:
         sentences.append(
-            f"The fastest, {fastest.label}, {_takes(fastest, table)}. It is not recommended: "
+            f"The fastest, {fastest.label}, {_takes(fastest, table)}, and is not recommended: "
             f"{why_not(fastest, table)}."
         )
     rows = [priced for each in table.judged for priced in priced_rows(each.one, table.prices)]
@@ -362,14 +373,25 @@ def describe_excluded(table: Judgement) -> list[str]:
     return [*sentences, *(f"Not compared: {text.rstrip('.')}." for text in inert)]
 
 
-def explain_cause(
-    table: Judgement, diagnoses: Diagnoses, outcomes: Outcomes
-) -> tuple[list[tuple[str, str]], Cause | None]:
-    """Cores, cause, cost and remedy: of the cause that stands against the best configuration, else
-    of the one that wastes most core-hours."""
+@dataclass(frozen=True)
+class CauseSummary:
+    """What stands under the headline about cores and causes."""
+
+    answer: Sequence[tuple[str, str]] = ()
+    """Of the recommended configuration, if there is one; else of the one whose cause costs most."""
+    elsewhere: Sequence[tuple[str, str]] = ()
+    """Of the configuration whose cause costs most, if another is recommended."""
+    cause: Cause | None = None
+    """The cause that costs most."""
+
+
+def explain_cause(table: Judgement, diagnoses: Diagnoses, outcomes: Outcomes) -> CauseSummary:
+    """Cores and cause of the recommended configuration, then the cause that stands against the
+    best one, or else wastes most core-hours."""
     known = [(row, found) for row in table.rows if (found := agreed_diagnosis(row.one, diagnoses))]
     if not known:
-        return [], None
+        return CauseSummary()
+    own = _describe_recommended(table, known)
     causes = [
         (row, found, found.primary)
         for row, found in known
@@ -377,20 +399,11 @@ def explain_cause(
     ]
     if not causes:
         row, found = max(known, key=lambda pair: pair[0].one.median("core_hours") or 0.0)
-        healthy = sum(found.verdict == "healthy" for _, found in known)
-        short = sum(found.primary is not None for _, found in known)
-        text = "none: no cause accounts for 20 % or more of the time or cores."
-        if short:
-            text = (
-                f"unknown: the runs of {short} of {pluralize(len(known), 'configuration')} were "
-                "too short to judge."
-            )
-        elif healthy < len(known):
-            text = (
-                f"unknown: nothing was found, but the records of {len(known) - healthy} of "
-                f"{pluralize(len(known), 'configuration')} do not suffice to call them healthy."
-            )
-        return [("Cores", f"{format.counts(found.cores)} ({row.label})."), ("Cause", text)], None
+        cause = _describe_no_cause(known)
+        if own:
+            return CauseSummary(own, [("Cause", cause)] if cause != NO_CAUSE else [])
+        cores = f"{format.counts(found.cores)} ({row.label})."
+        return CauseSummary([("Cores", cores), ("Cause", cause)])
     best = table.candidate
 
     def order(each: tuple[Judged, object, Finding]) -> tuple[bool, float]:
@@ -400,21 +413,55 @@ def explain_cause(
 
     row, found, finding = max(causes, key=order)
     equal = sum(other.cause == finding.cause for _, _, other in causes)
+    others = f", in {equal} of {pluralize(len(known), 'configuration')}" if len(known) > 1 else ""
     evidence = "; ".join(finding.evidence[:MAX_EVIDENCE])
     if finding.places:
         evidence += f", at {finding.places[0].name}"
-    others = f", in {equal} of {pluralize(len(known), 'configuration')}" if len(known) > 1 else ""
-    best = table.recommended
-    own = agreed_diagnosis(best.one, diagnoses) if best else None
-    free = own and finding.cause not in [each.cause for each in own.findings]
-    relief = f" {best.label} is free of it." if best and free else ""
-    answer = [
+    costliest = [
         ("Cores", f"{format.counts(found.cores)} ({row.label})."),
-        ("Cause", f"{finding.cause}{others}: {evidence}.{relief}"),
+        ("Cause", f"{finding.cause}{others}: {CAUSES[finding.cause]}."),
+        ("Evidence", f"{evidence}."),
         ("Cost", f"{format.cost(finding)} of {row.label}."),
         ("Remedy", describe_remedy(row.key, finding, outcomes)),
     ]
-    return answer, finding.cause
+    if not own or (table.recommended and table.recommended.key == row.key):
+        return CauseSummary(costliest, (), finding.cause)
+    return CauseSummary(own, costliest, finding.cause)
+
+
+def _describe_recommended(
+    table: Judgement, known: Sequence[tuple[Judged, Diagnosis]]
+) -> list[tuple[str, str]]:
+    """Its label, cores and cause; empty if nothing is recommended or it was not diagnosed."""
+    best = table.recommended
+    found = next((found for row, found in known if best and row.key == best.key), None)
+    if best is None or found is None:
+        return []
+    cause = _describe_no_cause([(best, found)])
+    if found.primary and found.primary.cause != "too_short_to_judge":
+        cause = f"{found.primary.cause}, which costs {format.cost(found.primary)}."
+    return [
+        ("Recommended", f"{best.label}."),
+        ("Cores", f"{format.counts(found.cores)}."),
+        ("Cause", cause),
+    ]
+
+
+def _describe_no_cause(known: Sequence[tuple[Judged, Diagnosis]]) -> str:
+    """That no cause was found, or how far it is unknown."""
+    short = sum(found.primary is not None for _, found in known)
+    if short:
+        return (
+            f"unknown: the runs of {short} of {pluralize(len(known), 'configuration')} were too "
+            "short to judge."
+        )
+    healthy = sum(found.verdict == "healthy" for _, found in known)
+    if healthy < len(known):
+        return (
+            f"unknown: nothing was found, but the records of {len(known) - healthy} of "
+            f"{pluralize(len(known), 'configuration')} do not suffice to call them healthy."
+        )
+    return NO_CAUSE
 
 
 def describe_remedy(key: str, finding: Finding, outcomes: Outcomes) -> str:

@@ -163,6 +163,15 @@ def template_context(data: ReportData, sections: Sequence[Section]) -> dict[str,
         "conclusion": data.conclusion,
         "alerts": data.alerts,
         "sections": sections,
+        "lead": next(
+            (
+                part.drawn[0]
+                for section in sections
+                for part in section.parts
+                if isinstance(part, FigureRow) and part.drawn and not section.folded
+            ),
+            None,
+        ),
     }
 
 
