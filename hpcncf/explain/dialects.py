@@ -345,10 +345,15 @@ def finish(draft: Draft) -> JobFields:
 def says_something(job: JobFields) -> bool:
     """Whether there is anything to say of it: a word like `4 cores` in a text is no job."""
     figures = (
-        *(job.efficiency, job.cpu_s, job.memory_mib, job.memory_efficiency, job.gpu_efficiency),
+        *(job.efficiency, job.cores_used, job.memory_efficiency, job.gpu_efficiency),
         *(job.gpus_unused, job.nodes_unused, job.time_efficiency),
     )
     if any(each is not None for each in figures):
+        return True
+    # Alone, a time or an amount of memory may be of anything.
+    amounts = (job.cpu_s, job.memory_mib, job.elapsed_s)
+    is_of_job = job.id or job.source != "text" or job.exit_code is not None or job.signal
+    if sum(each is not None for each in amounts) >= (1 if is_of_job else 2):
         return True
     return bool(job.id and (job.state or job.elapsed_s is not None)) or bool(
         job.state and job.elapsed_s is not None

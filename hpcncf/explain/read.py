@@ -288,6 +288,8 @@ def _take(
     drafts: Drafts,
 ) -> int:
     """Read the value behind a label; where it ends, or the label's end if there is none."""
+    if line[max(start - 2, 0) : start] == "--":
+        return end  # an option of a script, so a request, and perhaps one of several
     glued = line[end : end + 1].isdigit() or (start and line[start - 1] in "-/$")
     if glued and (line[end : end + 1] not in "=: " or line[start - 1] == "$"):
         return end  # `gpu0`, a path, the name of an option or variable
@@ -407,7 +409,7 @@ def _subject(before: str) -> str:
 
 
 _ASKED: Final = re.compile(
-    r"\b(?:request(?:ed)?|resource_list|limits?|asked|reserved|allocated)\b", re.I
+    r"\b(?:request(?:ed)?|resource_list|limits?|asked|reserved|allocated)\b|#PBS|#\$| -l ", re.I
 )
 _SECTION: Final = re.compile(
     r"[\W_]*(?:resources?|job)?[ \t]*(?:requested|request|used|usage|limits?|allocated)"

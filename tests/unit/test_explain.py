@@ -350,6 +350,31 @@ def test_requeue_costs_are_those_of_lost_attempts() -> None:
     assert "requeued" in conclude(job).codes
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#SBATCH --nodes=1\n#SBATCH --cpus-per-task=8\n#SBATCH --time=02:00:00\n#SBATCH --mem=16G",
+        "#PBS -l select=1:ncpus=4:mem=16gb\n#PBS -l walltime=02:00:00\npython train.py",
+        "Epoch 1/10 loss 0.69 time 00:02:10\nTotal time: 1:23:45\n",
+        "%Cpu(s):  3.1 us,  0.2 sy, 96.6 id\nMiB Mem : 257000.0 total, 200000.0 free",
+        "Jobs must have a CPU efficiency of at least 80 %. Each node has 96 cores and 8 GPUs.",
+        "Jobs with GPU utilization below 15% will be cancelled. Memory per node: 512 GB.",
+        "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ncpu* up 2-00:00:00 12 idle n[1-12]",
+        "epoch,loss,time,memory\n1,0.5,00:01:00,3G\n2,0.4,00:01:00,3G",
+        "",
+    ],
+)
+def test_text_without_a_job_has_none(text: str) -> None:
+    assert read_text(text) == []
+
+
+def test_requests_of_a_script_are_not_what_was_used() -> None:
+    text = (
+        f"{TEXTS['seff']}\n#SBATCH --mem=64G\n#SBATCH --time=10:00:00\n#SBATCH --cpus-per-task=9\n"
+    )
+    check(text, EXPECTED["seff"])
+
+
 def test_line_below_a_table_is_no_job() -> None:
     text = "JobID State Elapsed CPUEff MemEff\n12 COMPLETED 00:10:00 50.0% 3.0%\n"
     assert [job.id for job in read_text(f"{text}that is all for today\n")] == ["12"]
