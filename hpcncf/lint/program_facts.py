@@ -20,6 +20,13 @@ PROCESSES: Final = re.compile(
     r"multiprocessing|concurrent\.futures|joblib|num_workers|n_jobs|ProcessPool|\bdask\b|\bray\b"
 )
 GPU: Final = re.compile(r"cuda|\.to\(device|accelerator|gpu|nvidia|cupy|rocm", re.IGNORECASE)
+COUNTS_NODE: Final = re.compile(r"\bcpu_count\(")
+COUNTS_OWN: Final = re.compile(
+    r"sched_getaffinity|cpu_affinity|process_cpu_count|CPUS_PER_TASK|NSLOTS"
+)
+WORKERS: Final = re.compile(
+    r"\bnum_workers=(\d{1,4})\b|add_argument\('--num[-_]workers'[^\n]*?default=(\d{1,4})\b"
+)
 ON_CPU: Final = re.compile(r"""(?:device\s*=\s*|torch\.device\(\s*)["']cpu["']""")
 
 
@@ -36,6 +43,10 @@ class ProgramFacts:
     """Whether it names the CPU as its device, and no GPU anywhere."""
     needs_rendezvous: bool
     """Whether it takes the address of rank 0 from the environment and sets none itself."""
+    counts_node: bool
+    """Whether it counts the cores of the node, and not those that it may use."""
+    workers: int | None
+    """Loader workers that its text names as a number; None for none or several."""
     reads_variables: frozenset[str]
     """Names in capitals that its text contains, such as SLURM_ARRAY_TASK_ID."""
 
@@ -76,6 +87,7 @@ def _read(name: str, folders: tuple[Path, ...]) -> ProgramFacts | None:
 def facts_of(text: str) -> ProgramFacts:
     """The facts of a program's text; comments and docstrings do not count."""
     code = _without_comments(text)
+    workers = {int(one or other) for one, other in WORKERS.findall(code)}
     return ProgramFacts(
         is_distributed=DISTRIBUTED.search(code) is not None,
         starts_processes=PROCESSES.search(code) is not None,
@@ -89,6 +101,8 @@ def facts_of(text: str) -> ProgramFacts:
         stays_on_cpu=ON_CPU.search(code) is not None and GPU.search(code) is None,
         needs_rendezvous="init_process_group" in code
         and not re.search(r"init_method|store\s*=|MASTER_ADDR|lightning|accelerate", code),
+        counts_node=bool(COUNTS_NODE.search(code)) and not COUNTS_OWN.search(code),
+        workers=workers.pop() if len(workers) == 1 else None,
         reads_variables=frozenset(re.findall(r"\b[A-Z][A-Z0-9_]{4,}\b", code)),
     )
 

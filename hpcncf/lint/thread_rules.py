@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hpcncf.batch.edits import Edit
-from hpcncf.batch.launchers import Argument
+from hpcncf.batch.launchers import Argument, Stage
 from hpcncf.batch.script import Assignment, Start
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
@@ -61,9 +61,27 @@ def check_threads(context: Context) -> Iterator[Complaint]:
                     yield from too_many_workers(option.line, value.number, cores)
             elif THREAD_OPTIONS.fullmatch(option.name) and alone and not value.origins:
                 yield from too_many_threads(option.line, value.number, cores_of_job)
+        yield from _of_program(context, start, stage)
     yield from _too_few(context)
     yield from _several_processes(context)
     yield from _empty_variables(context)
+
+
+def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Complaint]:
+    """What the program itself says of cores and workers, where the script says nothing."""
+    facts = context.facts(stage)
+    if facts is None or context.script.scheduler is None:
+        return
+    if facts.counts_node and not context.request.is_exclusive:
+        yield find(
+            "threads-of-node", start.line, counted=f"cpu_count() in {stage.script}",
+            mend="len(os.sched_getaffinity(0))",
+        )  # fmt: skip
+    said = any(option.name in WORKER_OPTIONS for option in options_of(stage))
+    cores = _cores_of_rank(context, start)
+    known = context.request.cores_per_task is not None or not context.is_slurm
+    if facts.workers is not None and known and not said:
+        yield from too_many_workers(start.line, facts.workers, cores)
 
 
 def _runs_alone(context: Context) -> bool:

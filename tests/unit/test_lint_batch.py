@@ -134,6 +134,22 @@ def program(text: str) -> Reader:
             "python train.py",
             "device = 'cpu'\nif torch.cuda.is_available():\n    device = 'cuda'\n",
         ),
+        ("4:threads-of-node", "-c 4", "python train.py", "n = os.cpu_count()\n"),
+        ("", "-c 4 --exclusive", "python train.py", "n = os.cpu_count()\n"),
+        ("", "-c 4", "python train.py", "len(os.sched_getaffinity(0)) or os.cpu_count()\n"),
+        ("4:too-many-workers", "-c 4", "python train.py", "DataLoader(data, num_workers=8)\n"),
+        (
+            "4:too-many-workers",
+            "-c 4",
+            "python train.py",
+            "parser.add_argument('--num-workers', type=int, default=16)\n",
+        ),
+        (
+            "",
+            "-c 4",
+            "python train.py --num-workers 3",
+            "parser.add_argument('--num-workers', type=int, default=16)\n",
+        ),
         ("", "--array=0-3", "python train.py", "index = os.environ['SLURM_ARRAY_TASK_ID']\n"),
         (
             "3:array-index-unused",
