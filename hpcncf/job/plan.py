@@ -118,7 +118,8 @@ class Plan(Settings):
     job: str
     """The job's name."""
     runs: list[Run]
-    """In submission order: rounds of repeats, random within a round."""
+    """In submission order: rounds of repeats, random within a round, so that a machine's drift is
+    spread over all points."""
 
     def active(self) -> list[Run]:
         return [run for run in self.runs if not run.retired]

@@ -1,6 +1,8 @@
 """The queue process of one local submission.
 
 `python -m hpcncf.local.queue RESULTS SUBMISSION` starts it and returns; `work` is the job.
+submitit's local executor alone would start a whole array at once, bind nothing, and stop jobs after
+two minutes.
 """
 
 from __future__ import annotations

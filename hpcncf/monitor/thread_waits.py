@@ -1,7 +1,8 @@
 """How long threads waited for a CPU, a disk, or memory.
 
 A thread's account goes with it: of one that ended, what the last look saw is kept, and one that
-lived between two looks is not in it.
+lived between two looks is not in it. It is the kernel's own: a sampling thread holds the GIL, and
+finds every other Python thread waiting.
 """
 
 from __future__ import annotations

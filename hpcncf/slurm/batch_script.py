@@ -223,5 +223,6 @@ def _command(
         yield f'--rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint {FREE_PORT}'
         yield f"--no-python {python_inside(site)} -P -u"  # torchrun's own call lacks the -P
     yield f"-m hpcncf.worker {shlex.quote(str(source.job_file))}"
+    # Not `--run`: torchrun of Python 3.11 takes it for an ambiguous prefix of its own options.
     yield f'--run-id "$run" --results {shlex.quote(str(source.results))}'
     yield from (f"-s {shlex.quote(setting)}" for setting in source.settings)

@@ -1,4 +1,8 @@
-"""Run a pack: several runs side by side on one node or GPU."""
+"""Run a pack: several runs side by side on one node or GPU.
+
+Its runs are children of this process, not steps of srun: it can bind each to whole cores, share a
+GPU and MPS among them, and requeue the job once. Each is a process, because a record measures one.
+"""
 
 from __future__ import annotations
 

@@ -75,6 +75,26 @@ INLINE = frozenset("<listcomp> <genexpr> <dictcomp> <setcomp> <lambda>".split())
 _LIBRARY = ("site-packages", "dist-packages")
 
 
+# How samples are taken. The sampler is a thread that `threading` does not know, every 10 ms or
+# more rarely: 0.3 % of a core. Such a thread gets the interpreter's lock when C code lets go of
+# it, and may lose it again before it has read a frame: samples then fall on lines further on (26 %
+# of them on one that took 3 %). So it waits, takes the phase and reads all frames in one call of C
+# code, an iterator of `itertools` and `operator`; and it has its timer slack set to 1 µs. The
+# shares agree with py-spy's, but for lines that let go of the lock nowhere (see `lines`).
+#
+# A loop without calls lets go of the lock only at the jump that ends its body: samples at such a
+# jump are given to the lines of the body in turn, by the number of their operations. Nor does `in`
+# let go: if a list, tuple or array of 200 items or more was searched since, the sample is of that
+# line. Other long instructions (`list + list`, `==` of lists) are seen at the next call; only
+# reading the thread without the lock would show them, which can crash the program.
+#
+# Computing or interpreting: whether a program without steps makes one array operation after the
+# other or is a Python loop, its CPU time does not show, since BLAS's threads spin between short
+# calls. So the sampler looks twice: within an operation on large arrays the thread is where it
+# was, in a loop it has moved on (0.49 to 1.0 of looks in six such programs of benchmarks/corpus,
+# 0.0 to 0.13 in two of arrays).
+
+
 class Observer:
     """What is seen of this process. Times are seconds since it began."""
 
