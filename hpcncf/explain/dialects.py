@@ -113,23 +113,23 @@ _USED: Final = r"(?:used|using|utili[sz]\w+)\s(?:only\s)?(\d{1,4}(?:\.\d+)?)\s?%
 _YOUR: Final = r"(?:the|your|its|allocated|requested|\s)*"
 # What is said of this job, wherever it stands.
 _SAID: Final = _phrases(
-    (r"Allocated (\d+) Slot", _number("cores", 3)),
-    (r"Started (\d+) (?:Task|Processor)", _number("cores", 2)),
-    (r"#BSUB\s+-n\s+(\d+)", _number("cores", 1)),
-    (r"\b(\d+) (?:Task\(s\)|Processors Requested)", _number("cores", 1)),
-    (r"\((\d+) physical", _number("physical_cores", 1)),
-    (r"#BSUB\s+-gpu\s+\"?num=(\d+)", _number("gpus", 1)),
+    (r"Allocated (\d{1,9}) Slot", _number("cores", 3)),
+    (r"Started (\d{1,9}) (?:Task|Processor)", _number("cores", 2)),
+    (r"#BSUB\s+-n\s+(\d{1,9})", _number("cores", 1)),
+    (r"\b(\d{1,9}) (?:Task\(s\)|Processors Requested)", _number("cores", 1)),
+    (r"\((\d{1,9}) physical", _number("physical_cores", 1)),
+    (r"#BSUB\s+-gpu\s+\"?num=(\d{1,9})", _number("gpus", 1)),
     (r"(?:running|runs|ran) for (?:more than )?(\d.{1,30})", _ran_for),
-    (r"host=(\d+)/core=(\d+)", _oar_cores),
+    (r"host=(\d{1,9})/core=(\d{1,9})", _oar_cores),
     (r"requested (\d{1,9}) seconds and used (\d{1,9}) seconds", _requested_and_used),
     (
-        r"cores?[^()<>]{0,30}(?:\(load\))?[^()<>]{0,30}\((\d+(?:\.\d+)?) ?< ?(\d+)\)",
+        r"cores?[^()<>]{0,30}(?:\(load\))?[^()<>]{0,30}\((\d{1,9}(?:\.\d{1,6})?) ?< ?(\d{1,9})\)",
         _of_load,
     ),
     (r"(?:by|with|on|\() ?(?:Linux )?signal (\d{1,2})\b", _number("signal", 1)),
-    (r"Exited with exit code (\d+)", _exit),
+    (r"Exited with exit code (\d{1,9})", _exit),
     (r"Elapsed \(wall clock\) time \(h:mm:ss or m:ss\): (\S{4,20})", _ran_for),
-    (r"\(return value (\d+)\)|with exit[- ]code (\d+)", _exit_of),
+    (r"\(return value (\d{1,9})\)|with exit[- ]code (\d{1,9})", _exit_of),
     (r"\b(TERM_(?:MEMLIMIT|RUNLIMIT|OWNER|ADMIN))\b", _word(3)),
     (
         r"Successfully completed|Done successfully|Normal termination \(return value 0\)",
@@ -160,14 +160,15 @@ _SAID: Final = _phrases(
     ),
     (r"(\d{1,9}(?:\.\d+)?)user (\d{1,9}(?:\.\d+)?)system (\S{1,20})elapsed", _gnu_time),
     (
-        r"^\s*(Cpus|Gpus|Memory \(MB\))\s*:\s*(\d+(?:\.\d+)?)?\s+(\d+)[ \t]+(\d+)\s*$",
+        r"^\s*(Cpus|Gpus|Memory \(MB\))\s*:\s*"
+        r"(\d{1,9}(?:\.\d{1,6})?)?\s+(\d{1,9})[ \t]+(\d{1,9})\s*$",
         _condor_row,
     ),
 )
 # What may also be a rule of the site ("each node has 96 cores").
 _PROSE: Final = _phrases(
     (
-        r"\b(\d+(?:\.\d+)?) (?:of|out of) (?:the |your )?(\d+) "
+        r"\b(\d{1,9}(?:\.\d{1,6})?) (?:of|out of) (?:the |your )?(\d{1,9}) "
         r"(?:allocated |requested |reserved )?(?:CPU[ -])?cores",
         _used_of_cores,
     ),

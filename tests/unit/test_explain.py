@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpcncf import cli
@@ -506,6 +506,7 @@ CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9",
 
 
 @given(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=60)), max_size=25), CELLS)
+@example(["   Cpus  :  0  1  1", "Exited with exit code 0", "0 of 0 cores"], "9" * 400)
 def test_no_text_crashes_it_and_json_comes_out(lines: list[str], cell: str) -> None:
     text = "\n".join(lines)
     for seen in (text, text.replace("0", cell), text[::-1]):
