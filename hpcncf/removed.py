@@ -102,6 +102,12 @@ def describe_removed_setting(dotted: str) -> str | None:
     return f"{dotted} is gone since {SINCE}: {SETTINGS[dotted].instead}"
 
 
+def describe_removed_site_setting(name: str) -> str | None:
+    """The sentence for a setting of a site file that is gone; None if it is not one."""
+    found = SITE_SETTINGS.get(name)
+    return found and f"{name} is gone since {SINCE}: {found}"
+
+
 def describe_removed_value(dotted: str, value: Any) -> str | None:
     """The sentence for a setting's value that is gone; None if it is not one."""
     found = VALUES.get((dotted, value)) if isinstance(value, str) else None

@@ -37,8 +37,6 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
-from hpcncf_analysis.planned_job import read_planned_job
-from hpcncf_analysis.prices import NO_PRICES, Prices, is_faster_worth_it, priced_rows
 from hpcncf_analysis.quality import Quality, compare_quality
 from hpcncf_analysis.scaling import MODELS, distinct
 from hpcncf_analysis.significance import ALPHA, Ratio, Verdict, compare_pairs, compare_repeats
@@ -88,8 +86,6 @@ class Side:
     """What the first rank of each says of software and machine."""
     left_out: int
     """Runs that are not complete, or retired."""
-    prices: Prices = NO_PRICES
-    """Of the site on which the study ran."""
 
 
 def side_from_results(
@@ -116,10 +112,8 @@ def side_from_results(
         with suppress(RecordError):  # `collect` named it
             rank = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
             environments.append(read_record(rank, RankRecord).environment)
-    site = read_planned_job(paths).site
-    prices = Prices(site.prices, site.currency)
     left_out = len(found) - len(complete)
-    return Side(name, complete, [each for each in environments if each], left_out, prices)
+    return Side(name, complete, [each for each in environments if each], left_out)
 
 
 @dataclass(frozen=True)
@@ -461,10 +455,6 @@ def below(found: Comparison) -> list[str]:
                 f"{name} {format_metric(a)} → {format_metric(b)}" for name, a, b in pair.metrics
             )
             lines.append(f"{pair.label}: reported {', '.join(texts)}")
-    prices = found.b.prices if found.b.prices.of_an_hour else found.a.prices
-    equal = [pair for pair in found.pairs if pair.quality in ("alike", "not compared")]
-    priced = [row for p in equal for one in (p.a, p.b) for row in priced_rows(one, prices)]
-    lines += is_faster_worth_it(priced, prices)
     for letter, labels in (("A", found.only_a), ("B", found.only_b)):
         if labels:
             lines.append(f"only in {letter}: {'; '.join(labels)}")

@@ -23,7 +23,11 @@ from pydantic import (
 )
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
-from hpcncf.removed import describe_removed_setting, describe_removed_value
+from hpcncf.removed import (
+    describe_removed_setting,
+    describe_removed_site_setting,
+    describe_removed_value,
+)
 
 M = TypeVar("M", bound=BaseModel)
 # Names that pydantic puts into a location for a mapping's key and a union's alternatives.
@@ -757,6 +761,8 @@ def _describe_problem(
 ) -> str:
     key = ".".join(map(str, loc))
     gone = describe_removed_setting(key) or describe_removed_value(key, problem["input"])
+    if problem["type"] == "extra_forbidden" and model is not JobSpec:
+        gone = gone or describe_removed_site_setting(key)
     if gone:
         return gone
     if problem["type"] == "extra_forbidden":

@@ -257,12 +257,6 @@ class Site(Settings):
     min_cpu_efficiency: Annotated[float, Field(ge=0, le=1)] = 0.7
     """CPU efficiency (as `seff` shows it, 0 to 1) below which `hpcncf report` recommends no
     configuration without GPUs."""
-    prices: dict[Line, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
-    """Prices of an hour, as `{core: 0.01, A100: 1.2, H100: 2.4}`: of a `core`, of a whole `node`,
-    and of one GPU, or of a whole node, with these words in the model's name (of the GPU or CPU). A
-    node's price includes its cores and GPUs. `hpcncf report` then compares costs by price."""
-    currency: Line = "credits"
-    """Currency of `prices`, as `EUR`."""
 
     @model_validator(mode="after")
     def one_environment(self) -> Self:

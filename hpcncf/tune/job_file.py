@@ -320,8 +320,7 @@ def with_one_price(grid: Grid) -> Grid:
     if with_gpus and without:
         raise UsageError(
             f"grid: {with_gpus[0]} has GPUs and {without[0]} has none, and an hour of a GPU has no "
-            "price in core-hours: tune the two apart, with -s, or run both with `hpcncf submit` "
-            "and the site file's `prices`"
+            "price in core-hours: tune the two apart, with -s"
         )
     return grid
 

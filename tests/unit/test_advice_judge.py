@@ -21,7 +21,6 @@ from hpcncf_analysis.advice.judge import (
 )
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import Cause
-from hpcncf_analysis.prices import Prices
 from hpcncf_analysis.quality import at_equal_epochs
 
 COMMAND = {"workload": "command", "seconds_per_epoch": None}
@@ -77,31 +76,6 @@ def test_gpus_and_cores_have_no_common_price() -> None:
     )
     assert {each.beaten_by for each in found.rows} == {None}
     assert names(found) == ("cpu", "gpu", "gpus"), "4 GPUs for a tenth less time are not worth it"
-
-
-def test_prices_compare_gpus_and_cores() -> None:
-    """100 s of 2 cores at 0.36 are 0.02; 10 s of a GPU at 3.6 and 8 cores are 0.018; 5 s of one at
-    10.8 and 8 cores are 0.019, within 0.018 / 0.7."""
-    gpu = {"cores": 8, "gpus_per_node": 1}
-    prices = Prices({"core": 0.36, "A100": 3.6, "H100": 10.8}, "EUR")
-    rows = [
-        timed("cpu", 100.0, 2),
-        timed("a100", 10.0, gpu_model="NVIDIA A100-SXM4-80GB", **gpu),
-        timed("h100", 5.0, gpu_model="NVIDIA H100", **gpu),
-    ]
-    found = table(*rows, prices=prices)
-    assert names(found) == ("a100", "h100", "h100")
-    assert {each.label: each.money for each in found.rows} == pytest.approx(
-        {"cpu": 0.02, "a100": 0.018, "h100": 0.019}
-    )
-    assert {each.label: each.beaten_by for each in found.rows} == {
-        "cpu": "a100",
-        "a100": None,
-        "h100": None,
-    }
-    unknown = table(*rows, prices=Prices({"core": 0.36, "A100": 3.6}))
-    assert {each.money for each in unknown.rows} == {None}, "the H100 has no price"
-    assert names(unknown)[0] == "cpu"
 
 
 def test_a_whole_job_has_the_epochs_of_the_job_file() -> None:

@@ -161,24 +161,6 @@ def test_variables_of_a_runs_place_are_no_change() -> None:
     assert list(map(str, changed_environment(*sides))) == ["OMP_NUM_THREADS: 1 → 4"]
 
 
-def test_a_faster_processor_is_weighed_against_its_price(tmp_path: Path) -> None:
-    """An epoch of 4.36 and 3.88 s; the other CPU takes half of it for three times the price."""
-    site = tmp_path / "site.yaml"
-    site.write_text("prices: {Example CPU: 1, Other CPU: 3}\ncurrency: EUR\n")
-
-    def other(record: dict[str, Any]) -> None:
-        faster(2.0)(record)
-        record["environment"]["cpu_model"] = "Other CPU"
-
-    sides = [study(tmp_path / "a"), study(tmp_path / "b", change=other)]
-    job = {"name": "a", "site": str(site), "data": {"path": str(tmp_path)}}
-    for paths in sides:
-        paths.job.write_text(json.dumps(job))
-    (sentence,) = [line for line in below(compared(*sides)) if "worth its price" in line]
-    assert "Other CPU is worth its price only if" in sentence
-    assert "2.00× the speed, 1.50× the cost" in sentence
-
-
 def test_a_worse_model_fails_the_check_however_fast(before: ResultPaths, tmp_path: Path) -> None:
     def worse(record: dict[str, Any]) -> None:
         faster(2.0)(record)

@@ -15,7 +15,8 @@ from hpcncf.errors import UsageError
 from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.records.plan_file import read_plan
-from hpcncf.removed import SETTINGS, VALUES
+from hpcncf.removed import SETTINGS, SITE_SETTINGS, VALUES
+from hpcncf.slurm.site import load_site
 
 SET: dict[str, Any] = {
     "training.lr_scale": "sqrt",
@@ -108,3 +109,14 @@ def test_job_file_of_an_earlier_results_folder_is_read_at_its_defaults(tmp_path:
     assert load_job(path).training.loader == "vectorized"
     path = written(tmp_path, training=defaults | {"tf32": True})
     assert "training.tf32 is gone since 0.2.0" in refusal(path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("prices", {"core": 0.01}), ("currency", "EUR")])
+def test_removed_site_setting_is_refused_with_its_replacement(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump({name: value}))
+    with pytest.raises(UsageError) as caught:
+        load_site(str(path))
+    assert str(caught.value) == f"{path}: {name} is gone since 0.2.0: {SITE_SETTINGS[name]}"

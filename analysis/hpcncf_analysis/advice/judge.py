@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from hpcncf.collect.resource_columns import PARAMETER
@@ -20,7 +20,6 @@ from hpcncf_analysis.configurations import (
 )
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
 from hpcncf_analysis.formatting import format_ratio
-from hpcncf_analysis.prices import NO_PRICES, Prices
 from hpcncf_analysis.quality import is_mostly_warmup, worse_models
 from hpcncf_analysis.scaling import distinct
 from hpcncf_analysis.significance import Verdict, compare_times
@@ -87,8 +86,6 @@ class Judged:
     """An open cause: it costs a fifth or more, and its remedy was not run."""
     beaten_by: str | None = None
     """The label of a judged row that takes no longer, costs no more, and is better in one."""
-    hourly: float | None = None
-    """The site's price of an hour; None unless every row of the table has one."""
 
     @property
     def key(self) -> str:
@@ -116,31 +113,19 @@ class Judged:
     def on_gpus(self) -> bool:
         return self.gpu_h > 0
 
-    @property
-    def money(self) -> float | None:
-        """The price of the job, in the site's currency."""
-        return None if self.hourly is None else self.hourly * self.seconds / 3600
-
     @cached_property
     def cost(self) -> tuple[float, float]:
-        """Its price, or GPU-hours before core-hours: GPUs are scarcer. Core-hours decide between
-        equals."""
-        return self.gpu_h if self.money is None else self.money, self.core_h
+        """GPU-hours before core-hours: GPUs are scarcer. Core-hours decide between equals."""
+        return self.gpu_h, self.core_h
 
     @property
     def price(self) -> float:
-        if self.money is not None:
-            return self.money
+        """GPU-hours of a row with GPUs, else core-hours: the two kinds are not compared."""
         return self.gpu_h if self.on_gpus else self.core_h
 
-    def hourly_cost(self, of_gpus: bool) -> float:
-        """Its site's price of an hour, or its GPUs, or its cores."""
-        return self.hourly or (allocated_gpus(self.one) if of_gpus else self.one.cores)
-
-    @property
-    def kind(self) -> bool | None:
-        """Rows of different kinds have no common price: with GPUs, and without."""
-        return self.on_gpus if self.money is None else None
+    def allocated(self, of_gpus: bool) -> float:
+        """Its GPUs, or its cores."""
+        return allocated_gpus(self.one) if of_gpus else self.one.cores
 
     @property
     def efficiency(self) -> float | None:
@@ -163,8 +148,6 @@ class Judgement:
     """Every configuration with a time, the quickest first."""
     min_efficiency: float
     """CPU efficiency that a recommendation must reach; not asked of runs with GPUs."""
-    prices: Prices = NO_PRICES
-    """Of the site; empty unless every row has one."""
 
     @cached_property
     def judged(self) -> list[Judged]:
@@ -181,7 +164,7 @@ class Judgement:
     @cached_property
     def worth(self) -> list[Judged]:
         """Judged rows that are worth their cost, the quickest first."""
-        return within_price_limit(self.judged, lambda row: row.price, lambda row: row.kind)
+        return within_price_limit(self.judged, lambda row: row.price, lambda row: row.on_gpus)
 
     @cached_property
     def recommended(self) -> Judged | None:
@@ -235,21 +218,17 @@ def judge(
     outcomes: Outcomes | None = None,
     min_efficiency: float = 0.0,
     epochs: int | None = None,
-    prices: Prices | None = None,
 ) -> Judgement | None:
     """The table; None if no configuration has a time.
 
     Without `diagnoses` every run counts as long enough and without a cause. `epochs`: of the user's
-    job, if the configurations differ in it. `prices`: by which costs are compared, if every
-    configuration has one.
+    job, if the configurations differ in it.
     """
     measured = [one for one in configurations if one.speed]
     if not measured:
         return None
     unit, work, seconds = _unit(measured, epochs)
     worse = worse_models(measured)
-    hourly = {one.key: _hourly_price(one, prices) for one in measured}
-    priced = None not in hourly.values()
     rows = []
     for one in measured:
         times = tuple(value for row in one.rows if (value := seconds(row)) is not None)
@@ -258,10 +237,8 @@ def judge(
         cause = found.primary if found else None
         if cause and (one.key, cause.cause) in (outcomes or {}):
             cause = None
-        price = hourly[one.key] if priced else None
-        rows.append(Judged(one, times, standing, reason, cause, hourly=price))
-    known = prices if prices and priced else NO_PRICES
-    return Judgement(unit, work, mark_pareto_front(rows), min_efficiency, known)
+        rows.append(Judged(one, times, standing, reason, cause))
+    return Judgement(unit, work, mark_pareto_front(rows), min_efficiency)
 
 
 def mark_pareto_front(rows: Sequence[Judged]) -> tuple[Judged, ...]:
@@ -279,12 +256,6 @@ def mark_pareto_front(rows: Sequence[Judged]) -> tuple[Judged, ...]:
         if row.standing == "judged" and (cheapest is None or row.cost < cheapest.cost):
             cheapest = row
     return tuple(marked)
-
-
-def _hourly_price(one: Configuration, prices: Prices | None) -> float | None:
-    """The mean over its repeats, which may have run on different hardware."""
-    found = [price for row in one.rows if prices and (price := prices.hourly(row)) is not None]
-    return fmean(found) if len(found) == len(one.rows) else None
 
 
 def _unit(
@@ -385,7 +356,7 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
     if not by_speed:
         what, gpus = "cost", row.on_gpus and rival.on_gpus
         theirs, ours = (
-            [second * each.hourly_cost(gpus) for second in each.times] for each in (rival, row)
+            [second * each.allocated(gpus) for second in each.times] for each in (rival, row)
         )
         ratio = compare_times(theirs, ours)
     verdict, rows = ratio.verdict, [*row.one.rows, *rival.one.rows]

@@ -55,7 +55,6 @@ from hpcncf_analysis.formatting import (
     format_percent,
 )
 from hpcncf_analysis.planned_job import PlannedJob
-from hpcncf_analysis.prices import Prices
 
 # Of 64 letters; the suffix needs some.
 MAX_NAME: Final = 50
@@ -107,8 +106,7 @@ def judge_job(
         return None
     outcomes = measured_remedies(configurations, planned, diagnoses)
     efficiency = planned.site.min_cpu_efficiency
-    prices = Prices(planned.site.prices, planned.site.currency)
-    return judge(configurations, diagnoses, outcomes, efficiency, planned.epochs, prices)
+    return judge(configurations, diagnoses, outcomes, efficiency, planned.epochs)
 
 
 def measured_remedies(
@@ -372,8 +370,7 @@ def why_not(row: Judged, table: Judgement) -> str:
             f"min_cpu_efficiency of {needed}"
         )
     if row not in table.worth:
-        costs = "costs more" if table.prices.of_an_hour else "costs more core-hours"
-        return f"it {costs} than its speed is worth"
+        return "it costs more core-hours than its speed is worth"
     return f"{row.beaten_by or 'another'} takes less time for no more"
 
 

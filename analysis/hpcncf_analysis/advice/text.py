@@ -41,7 +41,6 @@ from hpcncf_analysis.formatting import (
     format_score,
 )
 from hpcncf_analysis.packing import TITLE, curves
-from hpcncf_analysis.prices import is_faster_worth_it, priced_rows
 from hpcncf_analysis.quality import best_quality, evaluation_task, quality, quality_metric
 from hpcncf_analysis.scaling import distinct
 
@@ -55,7 +54,7 @@ NO_CAUSE: Final = "none: no cause accounts for 20 % or more of the time or cores
 # More rows that are beaten nobody reads; the front is shown whole.
 MAX_BEATEN: Final = 20
 # Of the tables of choices and of all rows; those without a value are left out.
-FIGURES: Final = ("time", "core time", "GPU time", "cost", "CPU efficiency")
+FIGURES: Final = ("time", "core time", "GPU time", "CPU efficiency")
 CHOICE_NAMES: Final[dict[Choice, str]] = {
     "cheapest": "least core-hours",
     "recommended": "recommended",
@@ -178,7 +177,7 @@ def describe_recommendation(
         busy = ""
         if row.efficiency is not None:
             busy = f", and keeps {format_percent(row.efficiency)} of its cores busy"
-        takes = f"{row.label} {_takes(row, table)} for {table.work}{busy}"
+        takes = f"{row.label} {_takes(row)} for {table.work}{busy}"
         sentences.append(f"{until} for {settings}. {takes}.")
         sure = assess_confidence(row, "recommended", table)
         return [*sentences, *([] if sure.level == "settled" else [sure.text])]
@@ -228,10 +227,9 @@ def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str
     return ", ".join(f"{key}: {format_yaml_value(value)}" for key, value in values.items())
 
 
-def _takes(row: Judged, table: Judgement) -> str:
+def _takes(row: Judged) -> str:
     gpu = f" and {format_gpu_time(row.gpu_h)}" if row.on_gpus else ""
-    cost = "" if row.money is None else f", {table.prices.show(row.money)}"
-    return f"takes {format_duration(row.seconds)}, {format_core_time(row.core_h)}{gpu}{cost}"
+    return f"takes {format_duration(row.seconds)}, {format_core_time(row.core_h)}{gpu}"
 
 
 def format_gpu_time(gpu_h: float | None) -> str:
@@ -243,7 +241,7 @@ def choices_table(table: Judgement) -> Table | None:
     """Least core-hours, recommended, fastest; None if nothing was judged."""
     if not table.judged:
         return None
-    names = choice_names(table)
+    names = CHOICE_NAMES
     by_key: dict[str, list[Choice]] = {}
     for choice in names:
         row = table.chosen(choice)
@@ -257,7 +255,7 @@ def choices_table(table: Judgement) -> Table | None:
             continue
         first = next(choice for choice in CHOICES if choice in choices)
         level = assess_confidence(row, first, table).level
-        rows.append([name, row.label, *_figures(row, table), level])
+        rows.append([name, row.label, *_figures(row), level])
     columns = ["choice", "configuration", *FIGURES, "confidence"]
     return Table(columns, rows, frozenset({"configuration", "confidence"})).without_empty_columns
 
@@ -269,7 +267,7 @@ def all_rows_table(table: Judgement) -> Table | None:
     beaten = [row for row in table.judged if row.beaten_by]
     hidden = {row.key for row in beaten[MAX_BEATEN:]}
     rows = [
-        [row.label, *_figures(row, table), _place(row, table)]
+        [row.label, *_figures(row), _place(row, table)]
         for row in table.rows
         if row.key not in hidden
     ]
@@ -277,18 +275,12 @@ def all_rows_table(table: Judgement) -> Table | None:
     return Table(columns, rows, frozenset({"place"})).without_empty_columns
 
 
-def choice_names(table: Judgement) -> dict[Choice, str]:
-    """With prices costs are compared by them."""
-    return CHOICE_NAMES | ({"cheapest": "least cost"} if table.prices.of_an_hour else {})
-
-
-def _figures(row: Judged, table: Judgement) -> list[str]:
+def _figures(row: Judged) -> list[str]:
     """Time, cost and efficiency of the whole job, under FIGURES."""
     return [
         format_duration(row.seconds),
         format_core_time(row.core_h),
         format_gpu_time(row.gpu_h) if row.on_gpus else NONE,
-        table.prices.show(row.money),
         format_percent(row.efficiency),
     ]
 
@@ -298,7 +290,7 @@ def _place(row: Judged, table: Judgement) -> str:
         return f"{row.standing}: {row.reason}"
     parts = [
         name
-        for choice, name in choice_names(table).items()
+        for choice, name in CHOICE_NAMES.items()
         if (chosen := table.chosen(choice)) and chosen.key == row.key
     ]
     if row.cause:
@@ -313,7 +305,7 @@ def _place(row: Judged, table: Judgement) -> str:
 def all_rows_note(table: Judgement) -> str:
     sentences = [
         f"Time and core time are for {table.work}. On the Pareto front no other configuration "
-        f"takes less time for no more {'money' if table.prices.of_an_hour else 'core-hours'}."
+        f"takes less time for no more core-hours."
     ]
     hidden = sum(row.beaten_by is not None for row in table.judged) - MAX_BEATEN
     if hidden > 0:
@@ -328,7 +320,7 @@ def all_rows_note(table: Judgement) -> str:
 
 def compare_choices(table: Judgement, base: str | None) -> list[str]:
     """What the recommended row saves against what the job file asks for, or the dearest; why the
-    fastest is another; whether faster hardware is worth its price, if the site has prices."""
+    fastest is another."""
     sentences = []
     row, fastest = table.recommended, table.fastest
     others = [other for other in table.judged if row and other.key != row.key]
@@ -341,15 +333,14 @@ def compare_choices(table: Judgement, base: str | None) -> list[str]:
             ratio += f" and {format_ratio(row.gpu_h / against.gpu_h)} the GPU time"
         sentences.append(
             f"{row.label} needs {ratio} and {format_ratio(row.seconds / against.seconds)} the "
-            f"time of {which} ({against.label}, which {_takes(against, table)})."
+            f"time of {which} ({against.label}, which {_takes(against)})."
         )
     if row and fastest and row.key != fastest.key:
         sentences.append(
-            f"The fastest, {fastest.label}, {_takes(fastest, table)}, and is not recommended: "
+            f"The fastest, {fastest.label}, {_takes(fastest)}, and is not recommended: "
             f"{why_not(fastest, table)}."
         )
-    rows = [priced for each in table.judged for priced in priced_rows(each.one, table.prices)]
-    return [*sentences, *is_faster_worth_it(rows, table.prices)]
+    return sentences
 
 
 def describe_excluded(table: Judgement) -> list[str]:

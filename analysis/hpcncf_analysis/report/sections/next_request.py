@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hpcncf_analysis.advice.next_job import Purpose
-from hpcncf_analysis.advice.text import all_rows_note, all_rows_table, choice_names
+from hpcncf_analysis.advice.text import CHOICE_NAMES, all_rows_note, all_rows_table
 from hpcncf_analysis.report.section import (
     BulletList,
     CodeBlock,
@@ -32,7 +32,7 @@ def build(data: ReportData) -> Section:
         advice = written.advice
         title = PURPOSES[advice.purpose]
         if advice.purpose == "cheapest" and data.table:
-            title = f"The {choice_names(data.table)['cheapest']}"
+            title = f"The {CHOICE_NAMES['cheapest']}"
         parts += [
             Paragraph(f"{title}: {advice.chosen.label}"),
             BulletList(advice.reasons),

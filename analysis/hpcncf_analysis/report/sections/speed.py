@@ -34,7 +34,6 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     select_time_unit,
 )
-from hpcncf_analysis.prices import Prices, price_table, priced_rows
 from hpcncf_analysis.report import figure_style as style
 from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, Label, place_labels
 from hpcncf_analysis.report.section import (
@@ -108,12 +107,9 @@ def scaling_parts(data: ReportData) -> list[Part]:
     note = " ".join([*describe_peaks(shown), law_note(shown) or ""]).strip()
     if parts and note:
         parts.append(Paragraph(note, note=True))
-    prices = data.table.prices if data.table else Prices()
-    priced = [row for one in shown for row in priced_rows(one, prices)]
     return [
         *parts,
         *titled_table(cost_table(shown), "What an epoch costs"),
-        *titled_table(price_table(priced, prices), "At the site's prices"),
     ]
 
 
