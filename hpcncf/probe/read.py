@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from hpcncf.records.schema import (
     LibraryTime,
+    ProgramGraph,
     ProgramLoader,
+    ProgramMoment,
     ProgramPhase,
     ProgramProfile,
     ProgramRemedy,
@@ -28,6 +30,8 @@ TRAINS: Final = 0.1
 # A no_grad block that is entered in this share of the steps is part of a step.
 EACH_STEP: Final = 0.5
 FEWEST_LOOKS: Final = 20
+# Of a line's own time, what one function of a library must take to be what the line does.
+CALLED: Final = 0.6
 MOST_LINES: Final = 12
 MOST_THREADS: Final = 32
 LEAST_SHARE: Final = 0.02
@@ -150,7 +154,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         batches=batches,
         samples=batches * size if size else None,
         phases=phases,
-        lines=source_lines(stacks),
+        lines=_with_calls(source_lines(stacks), raw.get("calls", []), role),
         libraries=library_times(stacks),
         startup_lines=source_lines(startup),
         loaders=role.loaders,
@@ -168,6 +172,16 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         runqueue_s=None if ready_s is None else ready_s[1],
         moved=_moved(raw) if not steps else None,
         threads=_threads(raw),
+        graphs=[
+            ProgramGraph(**dict(zip(ProgramGraph.model_fields, each, strict=True)))
+            for each in raw.get("graphs", [])
+        ],
+        moments=_moments(raw, role),
+        backwards=raw.get("backwards"),
+        options=raw.get("options", []),
+        **_threads_given(raw),
+        private_mib=raw.get("private_mib", []),
+        python_objects=raw.get("blocks"),
         worker_busy=_worker_busy(raw) if raw["kind"] == "worker" else None,
         gpu_busy=_gpu_busy(raw["gpu"]),
         samples_taken=raw["sampler"][0],
@@ -186,11 +200,70 @@ def _moved(raw: Mapping[str, Any]) -> float | None:
     return moved / looks if looks >= FEWEST_LOOKS else None
 
 
+def _moving(raw: Mapping[str, Any], role: _Roles) -> dict[str, float]:
+    """Phase -> share of looks between which the training thread went on to another instruction."""
+    looks: dict[str, int] = defaultdict(int)
+    moved: dict[str, int] = defaultdict(int)
+    for phase, doing, pairs, went_on in raw.get("moves_in", []):
+        name = role.of(phase, doing)
+        looks[name] += pairs
+        moved[name] += went_on
+    return {
+        name: moved[name] / number
+        for name, number in looks.items()
+        if number >= FEWEST_LOOKS and name != "backward"
+    }
+
+
+def _moments(raw: Mapping[str, Any], role: _Roles) -> list[ProgramMoment]:
+    found = []
+    for elapsed_s, steps, main_cpu_s, sampled in raw.get("moments", []):
+        phases: dict[str, float] = defaultdict(float)
+        for phase, doing, seconds in sampled:
+            phases[role.of(phase, doing)] += seconds
+        found.append(
+            ProgramMoment(
+                elapsed_s=elapsed_s, steps=steps, main_cpu_s=main_cpu_s, phases=dict(phases)
+            )
+        )
+    return found
+
+
+def _threads_given(raw: Mapping[str, Any]) -> dict[str, Any]:
+    given, later = raw.get("thread_environment", ({}, {}))
+    own = {name: value for name, value in later.items() if given.get(name) != value}
+    return {"threads_given": given, "threads_set": own}
+
+
+def _with_calls(
+    lines: Iterable[SourceLine], calls: Iterable[Sequence[Any]], role: _Roles
+) -> list[SourceLine]:
+    """Each line with the library's function that it called for most of its own time."""
+    lines = list(lines)
+    spent: dict[tuple[Any, ...], float] = defaultdict(float)
+    whole: dict[str, float] = defaultdict(float)
+    for phase, doing, place, called, seconds in calls:
+        spent[(role.of(phase, doing), *place, called)] += seconds
+    by_line: dict[tuple[Any, ...], tuple[str, float]] = {}
+    for (*place, called), seconds in spent.items():
+        if seconds > by_line.get(tuple(place), ("", 0.0))[1]:
+            by_line[tuple(place)] = called, seconds
+    for phase, doing, _, _, seconds in role.stacks:
+        whole[role.of(phase, doing)] += seconds
+    found = []
+    for each in lines:
+        called, seconds = by_line.get((each.phase, each.file, each.line, each.function), ("", 0.0))
+        most = seconds >= CALLED * each.own_share * whole[each.phase] > 0
+        found.append(each.model_copy(update={"called": called}) if called and most else each)
+    return found
+
+
 class _Roles:
     """Which phase of the profile a phase of the probe belongs to."""
 
     def __init__(self, raw: Mapping[str, Any], steps: int) -> None:
         self._steps = steps
+        self.stacks = raw["stacks"]
         self._evaluates = [
             steps > 0 and each["batches"] > 0 and each["followed"] < TRAINS * each["batches"]
             for each in raw["loaders"]
@@ -210,8 +283,10 @@ class _Roles:
                     epochs=0,
                     batches=0,
                     evaluates=evaluates,
+                    makes_whole_batches=each.get("makes_whole_batches"),
                 )
             grouped[key].epochs += each["iterators"]
+            grouped[key].with_graph += each.get("with_graph", 0)
             grouped[key].batches += each["batches"]
         self.loaders = list(grouped.values())
 
@@ -267,8 +342,14 @@ def _phases(
         seconds["backward"] -= exchange
         seconds["sync"] += exchange
         share |= {"backward": 0.0, "sync": waits / seconds["sync"]}
+    moving = _moving(raw, role)
     phases = {
-        name: ProgramPhase(seconds=seconds[name], waiting=share.get(name), entered=entered[name])
+        name: ProgramPhase(
+            seconds=seconds[name],
+            waiting=share.get(name),
+            entered=entered[name],
+            moving=moving.get(name),
+        )
         for name in sorted(seconds, key=lambda name: -seconds[name])
     }
     return phases, exchanged

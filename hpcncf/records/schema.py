@@ -354,6 +354,8 @@ class SourceLine(RecordPart):
     """User frames between the phase's begin and this line; 0 is the outermost."""
     outside: bool = False
     """Whether it began the phase, or led there, while no line of the user's ran inside."""
+    called: str | None = None
+    """The library's function that the line called for most of its own time, as `copy deepcopy`."""
 
 
 class LibraryTime(RecordPart):
@@ -374,6 +376,43 @@ class ProgramPhase(RecordPart):
     """Share of the seconds in which the training thread neither ran nor wanted a core; None if the
     CPU clock was not read."""
     entered: Integer
+    moving: Number | None = None
+    """Share of pairs of looks, 0.1 ms apart, between which the training thread had gone on to
+    another instruction of Python: it was not inside an operation with enough to do. None where it
+    was looked at too seldom, and of a backward pass, which runs in C++."""
+
+
+class ProgramGraph(RecordPart):
+    """The graph of operations that a backward pass began with."""
+
+    backward: Integer
+    """The number of the pass after the first step."""
+    nodes: Integer
+    is_cut: bool
+    """Whether there are more nodes, or it took too long to count them."""
+    leaves: Integer
+    """Parameters that get a gradient."""
+    numbers: Integer
+    """Numbers in the parameters that get a gradient."""
+    unowned: Integer
+    """Those of them that no optimizer updates."""
+    doubles: Integer
+    """Those of them in float64."""
+    in_double: bool
+    """Whether the loss is of float64."""
+    hooks: Integer
+    """Hooks registered by then on modules and tensors, removed or not."""
+
+
+class ProgramMoment(RecordPart):
+    """How far a program was at a moment of its training."""
+
+    elapsed_s: Number
+    steps: Integer
+    main_cpu_s: Number
+    """CPU seconds of the training thread, start-up included."""
+    phases: dict[str, Number]
+    """Phase -> sampled seconds since the first step."""
 
 
 class ProgramTable(RecordPart):
@@ -418,6 +457,10 @@ class ProgramLoader(RecordPart):
     batches: Integer
     evaluates: bool
     """Whether no backward pass followed its batches."""
+    with_graph: Integer = 0
+    """Batches after which no `no_grad` was entered, nor was it in force."""
+    makes_whole_batches: bool | None = None
+    """Whether its data set can be indexed by many rows at once; None if it is not known."""
 
 
 class ProgramRemedy(RecordPart):
@@ -483,6 +526,21 @@ class ProgramProfile(RecordPart):
     """Of a program without steps: share of pairs of looks, 0.1 ms apart, between which it went on
     to another instruction: in a Python loop, and not within operations on large arrays."""
     threads: list[ProgramThread]
+    graphs: list[ProgramGraph] = []
+    moments: list[ProgramMoment] = []
+    backwards: Integer | None = None
+    """Backward passes after the first step."""
+    options: list[str] = []
+    """What was seen switched on: `detect_anomaly`, `deterministic`, `profiler`."""
+    threads_given: dict[str, Integer] = {}
+    """Variable -> threads that the environment gave as the program began, as OMP_NUM_THREADS."""
+    threads_set: dict[str, Integer] = {}
+    """The same of variables that the program itself has set."""
+    private_mib: list[Number] = []
+    """Of a DataLoader's worker: memory that it shares with no other process, as it began and every
+    two seconds: pages that it has copied, and what it makes."""
+    python_objects: Integer | None = None
+    """Of a DataLoader's worker: blocks of memory of Python's own allocator as it began."""
     worker_busy: Number | None
     """Share of a DataLoader worker's time in which it made batches; None for other processes."""
     gpu_busy: Number | None

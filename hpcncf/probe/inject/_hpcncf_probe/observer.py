@@ -16,6 +16,7 @@ from _hpcncf_probe import (
     lines,
     observe,
     pause,
+    step_facts,
     tables,
     torch_phases,
     trial_speed,
@@ -45,6 +46,8 @@ ARRAYS = frozenset(("numpy", "torch"))
 MOVES_EVERY = 4
 MOVES_AFTER_S = 6e-5
 MOVES_LEAST_S = 3e-5
+# Moments at which steps and CPU time are noted; every second one is dropped when there are more.
+MOST_MOMENTS = 64
 THREADS_EVERY_S = 1.0
 THREADS_FIRST_S = 0.25
 IDLE_SHARE = 0.05
@@ -128,8 +131,17 @@ class Observer:
         self.seen_at = self.began
         self.threads_at = self.began
         self.record_at = time.perf_counter() + FIRST_RECORD_S
-        # Pairs of looks at the thread before its first step, those between which it went on.
-        self.moves = [0, 0]
+        # (Phase, what is done) -> pairs of looks at the thread, those between which it went on.
+        self.moves = {}
+        # (Phase, what is done) -> sampled seconds; moments of the training, with these so far.
+        self.sampled = {}
+        self.moments = []
+        self.moment_every = 1
+        # (Phase, what is done, a user's line, the library's function it called) -> seconds.
+        self.calls = {}
+        self.private_mib = []
+        self.blocks = None
+        self.thread_environment = step_facts.thread_environment()
         self.others_idle = False
         self.sampler_cpu = 0.0
         self.sampler_may_s = SAMPLER_AT_ONCE_S
@@ -161,10 +173,9 @@ class Observer:
                 if not self._wait(stop, opened, stopped):
                     break
                 self._switch_fast(False)
-                alone = self._sample(opened[0][NAME], stopped)
+                alone, doing = self._sample(opened[0][NAME], stopped)
                 self._switch_fast(alone and not ARRAYS.isdisjoint(sys.modules))
-                looks = self.start_up is None and self.samples % MOVES_EVERY == 0
-                if looks and self._see_move(stop):
+                if doing and self.samples % MOVES_EVERY == 0 and self._see_move(stop, doing):
                     break
         except Exception as error:
             self.problems.append(f"sampler: {type(error).__name__}: {error}")
@@ -200,6 +211,7 @@ class Observer:
     def _sample(self, phase, stopped):
         began = time.thread_time()
         now = time.perf_counter()
+        seen = None
         gap = min(now - self.seen_at, LONGEST_GAP_S)
         self.seen_at = now
         if phase == UNTIMED:
@@ -219,9 +231,14 @@ class Observer:
         # says nothing of the program's lines.
         if stopped and stopped[0][0].co_filename not in TURNS:
             whole = self.kind != "worker"
-            self._add(self.stacks, (phase, *_look(stopped, whole, self.thread)), gap)
+            doing, stack, library, called = _look(stopped, whole, self.thread)
+            self._add(self.stacks, (phase, doing, stack, library), gap)
+            seen = phase, doing
+            self.sampled[seen] = self.sampled.get(seen, 0.0) + gap
+            if called and stack:
+                self._add(self.calls, (phase, doing, stack[-1], called), gap)
         for ident, other in others.items():
-            _, stack, _ = _look(other)
+            _, stack, _, _ = _look(other)
             self._add(self.others, (ident, other[0][0].co_name, stack[-1:]), 4 * gap)
         others = other = frames = None
         self.samples += 1
@@ -240,17 +257,18 @@ class Observer:
         if self.sampler_cpu > self.sampler_may_s + SAMPLER_SHARE * (now - self.began):
             mean = self.sampler_cpu / self.samples
             self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
-        return alone
+        return alone, seen
 
-    def _see_move(self, stop):
+    def _see_move(self, stop, doing):
         """Note whether the thread has gone on a moment later; True: the sampler is to end."""
         at, ran = self._position(), self._ran()
         if stop.acquire(True, MOVES_AFTER_S):
             return True
         after = self._position()
         if ran is not None and self._ran() - ran >= MOVES_LEAST_S:
-            self.moves[0] += 1
-            self.moves[1] += after != at or _is_between_operations(at)
+            moves = self.moves.setdefault(doing, [0, 0])
+            moves[0] += 1
+            moves[1] += after != at or _is_between_operations(at)
         return False
 
     def _position(self):
@@ -294,7 +312,22 @@ class Observer:
         most = SENDING_SHARE if self.kind == "worker" else IDLE_SHARE
         self.others_idle = bool(before) and ran < most * (now - self.threads_at)
         self.threads_at = now
+        self._note_moment(now)
         follow(numbers.get(self.thread))
+
+    def _note_moment(self, now):
+        """Note how many steps were made by now, and in what CPU time, since the first one."""
+        clock = CLOCKS.get(self.thread)
+        ran = self.threads.get(str(self.thread))
+        if self.start_up is None or clock is None or ran is None:
+            return
+        steps = clock.steps()
+        if self.moments and steps < self.moments[-1][1] + self.moment_every:
+            return
+        self.moments.append([now - self.began, steps, ran[0], list(self.sampled.items())])
+        if len(self.moments) > MOST_MOMENTS:
+            del self.moments[1::2]
+            self.moment_every = 2 * (self.moments[1][1] - self.moments[0][1])
 
     @staticmethod
     def _add(table, key, seconds):
@@ -314,6 +347,8 @@ class Observer:
         # By the clock's own moment: none is counted twice.
         self.start_up = {"seconds": clock.since - self.began, "stacks": self.stacks}
         self.stacks, self.others, self.long_steps = {}, {}, {}
+        self.moves, self.sampled, self.calls, self.moments = {}, {}, {}, []
+        step_facts.clear()
         clock.clear()
         clock.turns = clock.backwards = 0
         for loader in torch_phases.LOADERS:
@@ -331,6 +366,8 @@ class Observer:
         """Write the record, complete or not at all; a failure costs the record, not the program."""
         if os.getpid() != self.pid:
             return
+        if self.kind == "worker":
+            self.private_mib.append(step_facts.private_mib())
         try:
             text = as_json(self.record(final))
             name = f"{self.pid}-{int(self.started_at * 1000)}.json"
@@ -381,7 +418,22 @@ class Observer:
             "long_steps": dict(self.long_steps),
             "loaders": [each.record() for each in torch_phases.LOADERS],
             "no_grad": [each.record() for each in torch_phases.NO_GRAD],
-            "moves": self.moves,
+            "moves": [sum(each) for each in zip(*self.moves.values())] or [0, 0],
+            "moves_in": [[*seen, *moves] for seen, moves in list(self.moves.items())],
+            "moments": [
+                [*figures, [[*seen, seconds] for seen, seconds in sampled]]
+                for *figures, sampled in list(self.moments)
+            ],
+            "calls": [
+                [phase, doing, list(line), called, seconds]
+                for (phase, doing, line, called), seconds in list(self.calls.items())
+            ],
+            "graphs": list(step_facts.LOOKS),
+            "backwards": clock.backwards if clock else 0,
+            "options": sorted(step_facts.OPTIONS),
+            "thread_environment": [self.thread_environment, step_facts.thread_environment()],
+            "blocks": self.blocks,
+            "private_mib": [each for each in self.private_mib if each is not None],
             "stacks": listed(self.stacks),
             "others": [
                 [str(ident), name, [list(each) for each in stack], seconds]
@@ -467,14 +519,14 @@ def _stopped_at(frame):
 
 
 def _look(frames, whole=True, thread=None):
-    """What is being done, the user's frames inside the phase (outermost first), and the library's
-    function if there are no such frames.
+    """What is being done, the user's frames inside the phase (outermost first), the library's
+    function if there are no such frames, and the one that the innermost of them called.
 
     A frame is (file, line, function). The loop's frames, outside the phase's begin, would take the
     blame for a loader's work: they are kept only where there are no others, and `whole` is true.
     `thread`: which one they are of.
     """
-    doing, stack, library, last = "", [], "", None
+    doing, stack, library, last, called = "", [], "", None, ""
     inner = None  # a comprehension or lambda, which belongs to the function around it
     for depth, (code, line, at, variables) in enumerate(frames):
         name = code.co_filename
@@ -489,6 +541,8 @@ def _look(frames, whole=True, thread=None):
         elif name.startswith("<frozen importlib"):
             doing = "import"
         elif is_user(name, variables):
+            if not stack and inner is None:
+                called = last or ""
             if inner is not None:
                 if inner[:2] != (name, line):
                     own = code.co_name if inner[2] != "<lambda>" and inner[0] == name else inner[2]
@@ -498,7 +552,9 @@ def _look(frames, whole=True, thread=None):
                 inner = (name, line, code.co_name)
             elif len(stack) < MOST_WALKED:
                 stack.append((name, line, code.co_name))
-            if not doing and ("forward" in code.co_name or "loss" in code.co_name):
+            # Tensors at work in a function of that name; a library in it does something else.
+            named = "forward" in code.co_name or "loss" in code.co_name
+            if named and not doing and (not called or called.startswith("torch ")):
                 doing = "forward"
         elif doing != "import":
             in_module = code.co_name == "_call_impl" and name.endswith("module.py")
@@ -506,13 +562,15 @@ def _look(frames, whole=True, thread=None):
                 doing = "optimizer"
             elif code.co_name == "__deepcopy__":
                 doing = "copy"  # of a tensor or Parameter: no part of a step
-            if in_module or (not doing and not stack and not inner and _computes(name)):
+            at_work = not doing and not stack and not inner
+            if in_module or (at_work and _computes(name, code.co_name)):
                 doing = "forward"
             if not stack and not inner and (last is None or code.co_name not in PLUMBING):
                 last = library_name(name, code.co_name)
     if inner is not None:
         stack.append(inner)
-    return doing, tuple(reversed(stack[:MOST_FRAMES])), library or ("" if stack else last or "")
+    library = library or ("" if stack else last or "")
+    return doing, tuple(reversed(stack[:MOST_FRAMES])), library, called
 
 
 _KNOWN = {}
@@ -542,11 +600,13 @@ OWN = STATE["inside"].rpartition(os.path.join("probe", "inject", ""))[0] or os.s
 _STANDARD = (os.path.dirname(os.__file__) + os.sep,)
 
 
-def _computes(name):
-    return f"{os.sep}torch{os.sep}" in name and (
-        f"{os.sep}nn{os.sep}" in name
-        or name.endswith(("functional.py", "_tensor.py", "_ops.py", "eval_frame.py"))
-    )
+def _computes(name, function):
+    """Whether it is a function of torch's that computes: not one that lists a module's state."""
+    if f"{os.sep}torch{os.sep}" not in name:
+        return False
+    if name.endswith(("functional.py", "_tensor.py", "_ops.py", "eval_frame.py")):
+        return not function.startswith("__deepcopy")
+    return f"{os.sep}nn{os.sep}" in name and function in ("forward", "__call__")
 
 
 def library_name(path, function):
@@ -659,13 +719,17 @@ def forget():
     apply_remedies.ROWS.clear()
     trial_speed.FILE.clear()
     tables.SEEN.clear()
+    step_facts.clear()
     torch_phases.LOADERS.clear()
     torch_phases.NO_GRAD.clear()
 
 
 def begin_worker():
     """This process is a DataLoader's worker. One that was spawned is observed already."""
-    observe().kind = "worker"
+    observer = observe()
+    observer.kind = "worker"
+    observer.private_mib.append(step_facts.private_mib())
+    observer.blocks = getattr(sys, "getallocatedblocks", int)()
 
 
 def end_worker():

@@ -8,7 +8,7 @@ import os
 import sys
 from _thread import get_ident
 
-from _hpcncf_probe import cuda_events, tables
+from _hpcncf_probe import cuda_events, step_facts, tables
 from _hpcncf_probe.phases import CLOCKS, NAME, Clock, optimizer_number
 from _hpcncf_probe.seams import PASSED, hide, observe_calls
 
@@ -34,8 +34,9 @@ class Loader:
         self.number = number
         self.input = f"input:{number}"
         self.rest = f"rest:{number}"
-        self.iterators = self.batches = self.followed = 0
-        self.open = False
+        self.iterators = self.batches = self.followed = self.with_graph = 0
+        self.open = self.keeps_graph = False
+        self.makes_whole_batches = step_facts.makes_whole_batches(getattr(loader, "dataset", None))
         self.workers = getattr(loader, "num_workers", 0)
         self.persistent = bool(getattr(loader, "persistent_workers", False))
         self.pinned = bool(getattr(loader, "pin_memory", False))
@@ -48,6 +49,7 @@ class Loader:
 
     def record(self):
         names = "workers persistent pinned dataset batch_size iterators batches followed".split()
+        names += ["with_graph", "makes_whole_batches"]
         return {name: getattr(self, name) for name in names}
 
 
@@ -112,6 +114,7 @@ def observe_tracing(module):
 
 def _time_calls(function, phase, compiling, begin=Clock.push):
     """`begin` opens the phase, and gives its depth; None: this call is not timed."""
+    looks = begin in (_begin_engine, _begin_backward)
 
     def timed(original, *args, **kwargs):
         try:  # Ctrl-C, too, raises its error wherever it finds this thread
@@ -119,6 +122,8 @@ def _time_calls(function, phase, compiling, begin=Clock.push):
                 return original(*args, **kwargs)
             clock = CLOCKS[get_ident()]
             depth = begin(clock, phase)
+            if looks and clock.backwards >= step_facts.NEXT[0]:
+                _look_at_graph(clock, args, kwargs)
             if depth is None:
                 return original(*args, **kwargs)
             try:
@@ -156,6 +161,13 @@ def _begin_backward(clock, phase):
     return depth
 
 
+def _look_at_graph(clock, args, kwargs):
+    depth = clock.push("probe") if clock.timed else None
+    step_facts.look(TORCH["torch"], clock.backwards, args[0] if args else kwargs.get("tensors"))
+    if depth is not None:
+        clock.pop(depth)
+
+
 def first_step(clock):
     """Replaced by the observer: the start-up is over."""
 
@@ -169,7 +181,7 @@ def end_worker():
 
 
 def _observe_optimizers(module, compiling):
-    look_at = tables.AT_STEPS
+    look_at, owners, own = tables.AT_STEPS, step_facts.OWNERS, step_facts.own
     # torch.compile reads these two functions until here, and knows no module of ours by its name.
     traced = TRACED
     built_for = getattr(TORCH["torch"], "version", None)
@@ -201,6 +213,8 @@ def _observe_optimizers(module, compiling):
         if traced[0] and compiling():
             return
         clock = CLOCKS[get_ident()]
+        if id(optimizer) not in owners:
+            own(optimizer)
         if clock.timed:
             steps = clock.optimizers.get(optimizer_number(optimizer))
             if steps is None or steps[DEPTH] is None:
@@ -253,6 +267,9 @@ def _observe_no_grad(kind):
         result = enter(self)
         clock = CLOCKS.get(get_ident())
         if clock is not None and len(clock.stack) == 1:
+            if clock.loader is not None and clock.loader.keeps_graph:
+                clock.loader.keeps_graph = False
+                clock.loader.with_graph -= 1
             frame = sys._getframe(2)
             name = frame.f_code.co_filename
             if IN_TORCH in name and not name.endswith("_contextlib.py"):  # where it decorates
@@ -344,6 +361,8 @@ def _observe_iterators(kind):
                 clock.set_base(loader.rest)
             loader.open = True
             loader.batches += 1
+            loader.keeps_graph = TORCH["torch"].is_grad_enabled() if "torch" in TORCH else False
+            loader.with_graph += loader.keeps_graph
             return batch
         except BaseException as error:
             if isinstance(error, StopIteration):
