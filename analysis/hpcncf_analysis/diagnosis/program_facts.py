@@ -8,9 +8,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
-from hpcncf.records.schema import ProgramProfile, ProgramTable, SourceLine
+from hpcncf.records.schema import ProgramMoment, ProgramProfile, ProgramTable, SourceLine
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.facts import PHASES, Loader, RankTimes, Startup, Tables
 from hpcncf_analysis.diagnosis.source_lines import (
@@ -34,6 +37,23 @@ WRITES: Final = re.compile(
 )
 # The feed-forward layer of a transformer; tables of 2,000 rows and more are rarely as wide.
 TALL: Final = 4
+
+
+# Windows between moments of the training; each third over the one before it.
+FEWEST_PARTS: Final = 6
+EACH_SLOWER: Final = 1.1
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How the length of a step changes over the run."""
+
+    ratio: float
+    """The last third of the time over the first."""
+    over_first: float
+    """The mean over the first third."""
+    phase: str
+    """The phase that grows most."""
 
 
 class Program:
@@ -73,6 +93,110 @@ class Program:
             brief = phase == "input" and _is_brief(seconds_in(profile, phase), profile)
             found += places_of(lines, self.share(phase) if rank is None else 1.0, brief)
         return tuple(found)
+
+    @property
+    def files(self) -> list[str]:
+        """The user's files that were seen at work, the main one first."""
+        lines = sorted(self.longest.lines, key=lambda each: (each.depth, -each.share))
+        workers = [each for worker in self.workers[:1] for each in worker.lines]
+        return list(dict.fromkeys(each.file for each in [*lines, *workers]))
+
+    def moving(self, phase: str) -> float | None:
+        """Share of looks between which the training thread went on to another instruction; None
+        if it was looked at too seldom."""
+        part = self.longest.phases.get(phase)
+        return part.moving if part else None
+
+    @property
+    def nodes(self) -> int:
+        """Operations of the graph of a backward pass; 0 if none was looked at."""
+        graphs = self.longest.graphs
+        return int(median(each.nodes for each in graphs)) if graphs else 0
+
+    @property
+    def node_s(self) -> float:
+        """CPU seconds of the training thread that an operation of the graph takes, forward and
+        backward; waits for a core are left out."""
+        rank = self.longest
+        passes = rank.backwards or rank.steps
+        if not self.nodes or not passes or not rank.main_cpu_s:
+            return 0.0
+        share = sum(map(self.share, ("forward", "backward"))) + self.model_in_loop
+        return share * rank.main_cpu_s / passes / self.nodes
+
+    @property
+    def is_functional(self) -> bool:
+        """Whether its model is no Module: it computes in the program's own functions."""
+        return self.model_in_loop > self.share("forward")
+
+    @property
+    def model_in_loop(self) -> float:
+        """Share of the time in which a model that is no Module computes between the phases: a
+        forward pass takes about half as long as the backward pass that follows."""
+        behind = max(0.0, self.share("backward") - self.share("forward"))
+        return min(self.share("loop"), behind)
+
+    @functools.cached_property
+    def trend(self) -> Trend | None:
+        """How much longer steps take at the end than at the start; None if they do not, or too
+        few moments are known. By the training thread's CPU time, which no neighbour takes."""
+        moments = self.longest.moments
+        parts = [
+            (b.main_cpu_s - a.main_cpu_s) / (b.steps - a.steps)
+            for a, b in pairwise(moments)
+            if b.steps > a.steps
+        ]
+        if len(parts) < FEWEST_PARTS or not min(parts) > 0:
+            return None
+        third = len(parts) // 3
+        first, mid, last = parts[:third], parts[third:-third], parts[-third:]
+        begun, between, ended = median(first), median(mid), median(last)
+        if not begun * EACH_SLOWER < between or not between * EACH_SLOWER < ended:
+            return None
+        mean = (moments[-1].main_cpu_s - moments[0].main_cpu_s) / (
+            moments[-1].steps - moments[0].steps
+        )
+        early, late = _per_step(moments[: third + 1]), _per_step(moments[-third - 1 :])
+        phase = max(late, key=lambda name: late[name] - early.get(name, 0.0), default="loop")
+        return Trend(ended / begun, max(1.0, mean / begun), phase)
+
+    @property
+    def copied_mib(self) -> float:
+        """Memory that a loader worker came to have for itself alone since it began."""
+        return max(
+            (
+                max(each.private_mib) - each.private_mib[0]
+                for each in self.workers
+                if each.private_mib
+            ),
+            default=0.0,
+        )
+
+    @property
+    def python_objects(self) -> int:
+        return max((each.python_objects or 0 for each in self.workers), default=0)
+
+    @property
+    def graphs_in_evaluation(self) -> float:
+        """Share of the batches of an evaluation that were computed with gradients switched on."""
+        scored = [each for each in self.longest.loaders if each.evaluates and each.batches]
+        batches = sum(each.batches for each in scored)
+        return sum(each.with_graph for each in scored) / batches if batches else 0.0
+
+    @property
+    def arithmetic(self) -> tuple[float, float, float]:
+        """Shares of the time in arithmetic, in overhead (Python and dispatch), and in waits; of
+        phases that were looked at too seldom, and of backward passes, as of the forward pass."""
+        usual = self.moving("forward")
+        usual = self.moving("loop") if usual is None else usual
+        parts = [0.0, 0.0, 0.0]
+        for phase, share in self.shares.items():
+            waits, moving = self.waiting(phase), self.moving(phase)
+            moving = (usual if moving is None else moving) or 0.0
+            parts[0] += share * (1 - waits) * (1 - moving)
+            parts[1] += share * (1 - waits) * moving
+            parts[2] += share * waits
+        return parts[0], parts[1], parts[2]
 
     @property
     def several(self) -> bool:
@@ -136,6 +260,7 @@ class Program:
             busy=busy,
             epochs=loader.epochs,
             persistent=loader.persistent,
+            whole_batches=loader.makes_whole_batches,
             places=tuple(places),
             made_at=tuple(loader_places(self.longest.lines, min(1.0, starts + waits))),
         )
@@ -228,6 +353,16 @@ class Program:
             for each in loop
             if share and each.depth >= depth and (each.file, each.function) not in trains
         ]
+
+
+def _per_step(moments: Sequence[ProgramMoment]) -> dict[str, float]:
+    """Phase -> sampled seconds in each step between the first and the last of these."""
+    first, last = moments[0], moments[-1]
+    steps = max(1, last.steps - first.steps)
+    return {
+        phase: (seconds - first.phases.get(phase, 0.0)) / steps
+        for phase, seconds in last.phases.items()
+    }
 
 
 def seconds_in(profile: ProgramProfile, phase: str) -> float:

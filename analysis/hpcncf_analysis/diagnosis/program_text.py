@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcncf.text import pluralize
+from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import faster
 from hpcncf_analysis.diagnosis.facts import PHASES
@@ -49,6 +50,12 @@ CAUSES: Final = {
     "interpreter_lock": "threads wait for the interpreter's lock",
     "serial_step": "the step uses one core of several",
     "memory_growth": "memory grows with each step",
+    "small_operations": "many small operations, bound by Python and dispatch",
+    "slowing_steps": "steps get slower and slower",
+    "excess_arithmetic": "more arithmetic than the result needs",
+    "costly_option": "a costly option is on",
+    "frequent_call": "a costly call in each step",
+    "worker_memory": "loader workers copy Python objects",
     "oversubscribed": "more threads than cores",
     "one_core_confinement": "fewer usable cores than allocated",
     "neighbour_load": "other processes use the cores",
@@ -66,7 +73,7 @@ def lines(evidence: Evidence, diagnosis: Diagnosis) -> list[str]:
     text = [
         *(_wrap(f"{disturbed}.", "Disturbed ") if disturbed else ()),
         *_where(program),
-        *_causes(diagnosis),
+        *_causes(diagnosis, program, evidence),
         *_ask(diagnosis, evidence, program),
     ]
     return [line.replace(THIN, " ") for line in text]
@@ -94,6 +101,8 @@ def _where(program: Program) -> list[str]:
         shown.append(_cut(f"  {name:<11}{share:4.0%}  {bar(share)}  {meaning}".rstrip()))
         if phase in LINES_OF and share >= 0.1:
             shown += _lines_of(program, phase)
+        elif share >= thresholds.WORTH and (inside := _line_inside(program, phase)):
+            shown.append(inside)
     return shown
 
 
@@ -115,6 +124,19 @@ def _lines_of(program: Program, phase: str) -> list[str]:
     if text:  # the line to change, then the next
         found = [text[0], *(each for each in found if each is not text[0])]
     return [_cut(f"      {cost:4.0%}  {name}") for cost, name in found[:2] if cost >= 0.05]
+
+
+def _line_inside(program: Program, phase: str) -> str:
+    """The hottest line of the user's inside of a phase; empty if there is none but its begin."""
+    begun = {
+        (each.file, each.line)
+        for each in program.longest.lines
+        if each.phase == phase and (each.outside or each.depth == 0)
+    }
+    for place in program.places(phase)[:1]:
+        if (place.file, place.line) not in begun and place.share >= 0.05:
+            return _cut(f"      {place.share:4.0%}  {place.name}   {place.source or ''}".rstrip())
+    return ""
 
 
 def _cut(line: str) -> str:
@@ -148,13 +170,14 @@ def _meaning(program: Program, phase: str) -> str:
     return MEANINGS.get(phase, "")
 
 
-def _causes(diagnosis: Diagnosis) -> list[str]:
+def _causes(diagnosis: Diagnosis, program: Program, evidence: Evidence) -> list[str]:
     found = diagnosis.findings
     if not found:
         reason = "no known waste takes a fifth of the time or of the cores"
         if diagnosis.verdict == "unknown":
             reason = f"unknown: not seen {diagnosis.missing[0]}" if diagnosis.missing else "unknown"
-        return [f"Cause     none: {reason}"]
+            return [f"Cause     none: {reason}"]
+        return [f"Cause     none: {reason}", *_wrap(_what_it_is(program, evidence), " " * 10)]
     text = []
     beside = " beside the others" if disturbance(diagnosis) else ""
     for number, finding in enumerate(found[:MOST_CAUSES], 1):
@@ -175,6 +198,26 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
             own = "hpcncf.remedies" in remedy or not change
             remedy = f"{problem} {remedy if own else _sentence(change)}"
         text += _wrap(remedy + gain, " " * len(label))
+    return text
+
+
+def _what_it_is(program: Program, evidence: Evidence) -> str:
+    """`Compute-bound: 92 % arithmetic, 1.9 of 2 cores.`; and why a wait is no cause."""
+    arithmetic, overhead, waits = program.arithmetic
+    cores = evidence.cores
+    used = f", {format_cores(cores.used)} of {format_cores(cores.usable)} cores"
+    used = used if cores.used is not None and cores.usable is not None else ""
+    kind, share = "Compute-bound", f"{arithmetic:.0%} arithmetic"
+    if overhead > arithmetic:
+        kind = "Bound by short operations"
+        share = f"{overhead:.0%} in Python and between operations"
+        if (cores.usable or 0.0) > (cores.used or 0.0) + 0.5:
+            used += "; larger batches would spread over more"
+    text = f"{kind}: {share}{used}."
+    if waits >= thresholds.WORTH:
+        text = f"{text[:-1]}, {waits:.0%} waiting."
+    if program.share("sync") >= thresholds.WORTH:
+        text += " No rank is late for long enough, nor is the exchange a fifth of the last one's."
     return text
 
 

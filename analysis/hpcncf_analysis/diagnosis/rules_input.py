@@ -24,6 +24,9 @@ UNPACKS: Final = re.compile(
     r"\b(load|open|imread|read\w*)\(|\bre\.(find|split|sub)|strptime"
 )
 NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in |\bwhile \w+ in ")
+# A comparison inside of an index.
+MASK: Final = re.compile(r"\w\[.*(==|!=|[<>]=?|\.eq\(|\.isin\().*\]")
+NEXT_OF_ITER: Final = re.compile(r"next\(\s*iter\(")
 # Cores that must idle for one more worker to run on.
 ROOM: Final = 0.7
 KEEP_WORKERS: Final = (
@@ -123,9 +126,26 @@ def _remedy_by_line(evidence: Evidence, share: float, places: Sequence[Place]) -
         return f"{once}, or read in DataLoader workers ({workers} idle).", Gain(
             max(1.0, 0.8 * most), 1.0, max(1.0, most, faster(share))
         )
+    calls = " ".join(each.source or "" for each in places)
+    loader = evidence.loader
     remedy = "Make whole batches at once by array operations: hpcncf.remedies.BatchLoader."
-    if NEGATIVES.search(text):
+    if NEXT_OF_ITER.search(calls):
+        remedy = (
+            "Go through the loader by a plain `for batch in loader`: next(iter(loader)) begins an "
+            "epoch, with its order, for each batch."
+        )
+    elif NEGATIVES.search(text):
         remedy = f"{DRAW_NEGATIVES}."
+    elif MASK.search(text):
+        remedy = (
+            "Group the rows once (sorted by key, with offsets) and take a sample's by index: this "
+            "line searches the whole table for each sample."
+        )
+    elif loader and loader.whole_batches is False:
+        remedy = (
+            "Make whole batches at once by array operations: keep the chosen rows in one tensor, "
+            "or give the data set `__getitems__(rows)`; hpcncf.remedies.BatchLoader takes both."
+        )
     return remedy, reduced(share, expected_gain.VECTORIZED)
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import removed
-from hpcncf_analysis.diagnosis.program_facts import share_of
+from hpcncf_analysis.diagnosis.program_facts import COMPUTES
+from hpcncf_analysis.diagnosis.rules_overhead import (
+    excess_arithmetic,
+    frequent_call,
+    is_growth,
+    share_of_own_code,
+    small_operations,
+)
 from hpcncf_analysis.diagnosis.source_lines import Place, line_of_thread, place
 from hpcncf_analysis.formatting import format_cores, format_percent
 
@@ -45,23 +52,37 @@ def interpreter_lock(evidence: Evidence) -> Finding | None:
     )
 
 
+def _is_arithmetic(evidence: Evidence) -> bool:
+    """Whether the own code of a training is inside of long operations of a library."""
+    moving = evidence.inside.moving("loop") if evidence.inside else None
+    hot = evidence.places("loop")[:1]
+    called = {
+        (each.file, each.line): each.called
+        for each in (evidence.inside.longest.lines if evidence.inside else ())
+        if each.phase == "loop"
+    }
+    is_plain = all(not called.get((each.file, each.line)) for each in hot)
+    return moving is not None and moving < COMPUTES and is_plain
+
+
 def loop_code(evidence: Evidence) -> Finding | None:
     """A program's own code between the phases takes the time; of one without steps, all of it."""
     program = evidence.inside
     if program is None:
         return None
     busy = evidence.wanted_by_steps >= thresholds.BUSY * (evidence.cores.usable or 0.0)
-    if not program.steps and (program.computes or (busy and not program.interprets)):
-        return None
-    # A model that is no Module computes there, too: about half as long as its backward pass.
-    # What one rank spends there beyond the others is a straggler's.
-    share = min(share_of(each, "loop") for each in program.ranks)
-    written = sum(each.own_share for each in program.written)
-    share *= max(0.0, 1 - written - program.metrics[0])
-    share -= max(0.0, program.share("backward") - program.share("forward"))
-    if not program.steps and program.longest.seconds > 0:
-        share -= program.longest.imports_s / program.longest.seconds
+    looked_at = program.longest.moved is not None
+    if not program.steps and not program.interprets and (looked_at or busy):
+        return None  # inside of long operations; or, never looked at, on all cores
+    share = share_of_own_code(evidence)
     if share < 1.25 * thresholds.WORTH or _batch_thread(evidence):
+        return None
+    if program.steps and (_is_arithmetic(evidence) or small_operations(evidence)):
+        return None
+    hot = evidence.places("loop")[:1]
+    if program.steps and (excess_arithmetic(evidence) or any(is_growth(evidence, p) for p in hot)):
+        return None
+    if program.steps and evidence.waiting("loop") <= 0.5 and frequent_call(evidence):
         return None
     waits = evidence.waiting("loop")
     fact = f"{format_percent(share)} of the time is in the program's own code"
@@ -80,12 +101,32 @@ def loop_code(evidence: Evidence) -> Finding | None:
         share,
         "time",
         tuple(facts),
-        "Replace the Python loop at that line by array operations, or move it out of the step."
-        if waits <= 0.5
-        else "Look at what that line waits for: a file, a network, a lock or a sleep.",
+        _remedy_of_own_code(evidence, waits),
         gain=removed(share),
         places=evidence.places("loop"),
     )
+
+
+def _remedy_of_own_code(evidence: Evidence, waits: float) -> str:
+    """By what the hot line does: waits, calls a library, or loops."""
+    if waits > 0.5:
+        return "Look at what that line waits for: a file, a network, a lock or a sleep."
+    hot = evidence.places("loop")[:1]
+    lines = evidence.inside.longest.lines if evidence.inside else []
+    called = next(
+        (
+            line.called
+            for line in lines
+            if line.phase == "loop" and hot and (line.file, line.line) == (hot[0].file, hot[0].line)
+        ),
+        None,
+    )
+    if called:
+        return (
+            f"That line calls {called}: do it once before the loop, less often, or for many rows "
+            "at a time."
+        )
+    return "Replace the Python loop at that line by array operations, or move it out of the step."
 
 
 def batch_thread(evidence: Evidence) -> Finding | None:

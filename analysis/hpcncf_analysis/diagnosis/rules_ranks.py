@@ -106,6 +106,11 @@ def sync_bound(evidence: Evidence) -> Finding | None:
         remedy = (
             "Exchange only the rows that a step read: training.engine rowwise, training.sync rows."
         )
+    elif _accumulates(evidence):
+        remedy = (
+            "Exchange once a step: all but its last backward pass under model.no_sync(); or larger "
+            "batches, fewer ranks."
+        )
     elif not evidence.trained:
         remedy = "Exchange less often or less: larger batches, no_sync() over several, fewer ranks."
     elif (evidence.sync_how or asked) != "dense":
@@ -126,6 +131,12 @@ def sync_bound(evidence: Evidence) -> Finding | None:
     return Finding(
         "sync_bound", share, "time", tuple(lines), remedy, changes, gain, places[:MOST_PLACES]
     )
+
+
+def _accumulates(evidence: Evidence) -> bool:
+    """Whether a step has several backward passes, each of which exchanges gradients."""
+    rank = evidence.inside.longest if evidence.inside else None
+    return rank is not None and (rank.backwards or 0) >= 1.5 * rank.steps > 0
 
 
 def _sparse_rows(evidence: Evidence) -> tuple[float | None, float | None]:

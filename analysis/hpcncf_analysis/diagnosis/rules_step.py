@@ -15,7 +15,12 @@ from hpcncf_analysis.diagnosis.expected_gain import (
     reduced,
     rowwise,
 )
-from hpcncf_analysis.diagnosis.source_lines import lines_that_keep_graphs
+from hpcncf_analysis.diagnosis.source_lines import (
+    MOST_PLACES,
+    Place,
+    find_lines,
+    lines_that_keep_graphs,
+)
 from hpcncf_analysis.formatting import (
     format_cores,
     format_mebibytes,
@@ -124,12 +129,36 @@ def serial_step(evidence: Evidence) -> Finding | None:
         f"{format_cores(usable)} usable cores"
     ]
     if threads is not None and not (inside and inside.computes):
-        facts.append(f"torch was set to {pluralize(threads, 'thread')} per rank")
+        facts.append(f"torch was set to {pluralize(threads, 'thread')} per rank{_by(evidence)}")
     changes = _one_core(evidence)
     gain = fewer_core_hours(1 - ranks / usable, SERIAL_LEFT) if changes else None
-    places = evidence.places("forward", *(["loop"] if inside and inside.computes else []))
+    phases_shown = ("forward", "loop") if inside and inside.computes else ("forward",)
+    places = _lines_that_set_threads(evidence) or evidence.places(*phases_shown)
     remedy = _remedy_of_serial_step(evidence, limited)
     return Finding("serial_step", share, "cores", tuple(facts), remedy, changes, gain, places)
+
+
+def _lines_that_set_threads(evidence: Evidence) -> tuple[Place, ...]:
+    """Where the program itself sets a variable for threads."""
+    inside = evidence.inside
+    names = inside.longest.threads_set if inside else {}
+    pattern = "|".join(names)
+    if inside is None or not pattern:
+        return ()
+    return tuple(p for file in inside.files for p in find_lines(file, pattern))[:MOST_PLACES]
+
+
+def _by(evidence: Evidence) -> str:
+    """Who gave torch its threads, as ` by OMP_NUM_THREADS=1 of the environment`."""
+    rank = evidence.inside.longest if evidence.inside else None
+    if rank is None:
+        return ""
+    for given, who in ((rank.threads_set, "the program itself"), (rank.threads_given, "")):
+        for name, threads in given.items():
+            if threads == rank.torch_threads:
+                where = who or "the environment: its image, script or torchrun's default"
+                return f" by {name}={threads} of {where}"
+    return ""
 
 
 def _is_limited(evidence: Evidence) -> bool:
@@ -161,6 +190,9 @@ def _remedy_of_serial_step(evidence: Evidence, limited: bool) -> str:
     asked = [each.remedy for each in inside.longest.remedies if each.remedy.startswith("threads=")]
     if asked:
         return f"Ask for fewer cores: the others idle by --with {asked[0]}."
+    if by := _by(evidence):
+        variable = by.removeprefix(" by ").partition("=")[0]
+        return f"Set {variable} to the number of cores, or ask for fewer cores."
     return (
         "Give torch as many threads as cores (torch.set_num_threads, OMP_NUM_THREADS), or ask for "
         "fewer cores."

@@ -48,10 +48,14 @@ def startup_bound(evidence: Evidence) -> Finding | None:
     """The first step comes late; waiting for a core that others used is not start-up's."""
     startup = evidence.startup
     imports = 1.0 if startup.imports is None else startup.imports
-    if startup.seconds <= 0 or startup.share < thresholds.STARTUP:
+    if startup.seconds <= 0:
         return None
-    prepared_s = startup.own_s * (1 - imports)
-    if startup.own_s < 2 * thresholds.STARTUP_S and prepared_s < thresholds.PREPARED_S:
+    # Imports are the same in each program and take seconds; preparation is the program's own, and
+    # is worth a word by its share of this run.
+    prepared = startup.share * (1 - imports)
+    is_own = prepared >= thresholds.WORTH and startup.own_s * (1 - imports) >= thresholds.PREPARED_S
+    is_long = startup.own_s >= 2 * thresholds.STARTUP_S and startup.share >= thresholds.STARTUP
+    if not is_own and not is_long:
         return None
     started, elapsed = map(format_duration, (startup.seconds, _elapsed_s(evidence)))
     facts = [f"{started} of {elapsed} passed before the first step ended"]
@@ -60,7 +64,7 @@ def startup_bound(evidence: Evidence) -> Finding | None:
         facts.append(f"imports took {format_percent(imports)} of that")
         remedy = (
             "Put packages on a fast or local file system, and import less."
-            if imports >= 0.5
+            if imports >= 0.5 and not is_own
             else "Prepare the data once and keep it in a file (numpy.save, Parquet), or do more in "
             "one run."
         )
@@ -83,7 +87,9 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
         in_loop, lines = evidence.inside.metrics
         computed = evidence.of_time("loop") * in_loop
     share = scored + computed
-    if not evidence.worth(share / thresholds.EVALUATION):
+    graphs = evidence.inside.graphs_in_evaluation if evidence.inside else 0.0
+    # Some evaluation belongs to every training; one that keeps graphs for nothing does not.
+    if not evidence.worth(share if graphs > 0.5 else share / thresholds.EVALUATION):
         return None
     full = evidence.training.get("evaluation") == "full"
     facts = [f"evaluation takes {format_percent(share)} of the time"]
@@ -93,6 +99,12 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
         facts.append(f"{format_percent(computed)} is after its model has computed")
     remedy = "Evaluate less often, in larger batches, or against sampled items."
     gain = removed(share) if evidence.inside else None
+    if graphs > 0.5:
+        facts.append(
+            f"{format_percent(graphs)} of its batches build a graph for a backward pass that never "
+            "comes"
+        )
+        remedy = "Evaluate under torch.no_grad() or torch.inference_mode(), in larger batches."
     if full:
         remedy = "Evaluate against sampled negatives (training.evaluation sampled)."
         gain = fewer_core_hours(share, SAMPLED_LEFT)

@@ -176,6 +176,105 @@ def _loader_with_workers(file: str) -> tuple[int, str] | None:
     return (calls[0].lineno, ast.unparse(calls[0].func)) if len(calls) == 1 else None
 
 
+def find_lines(file: str, pattern: str) -> list[Place]:
+    """Lines of the file that match, comments aside, each with the function it is in."""
+    text, _ = _source(file)
+    wanted = re.compile(pattern)
+    return [
+        Place(file, number, _function_at(file, number), 0.0, line.strip())
+        for number, line in enumerate(text, 1)
+        if wanted.search(line.partition("#")[0])
+    ]
+
+
+def loop_around(file: str, line: int) -> str:
+    """The head of the innermost loop around a line, as `for x in y:`; empty without one.
+
+    The loop in which the training itself goes on, with its backward pass, is none.
+    """
+    loops = [
+        (begin, end, text)
+        for begin, end, text, trains in _loops(file)
+        if begin <= line <= end and not trains
+    ]
+    return max(loops, default=(0, 0, ""))[2]
+
+
+def is_repeated(file: str, line: int) -> bool:
+    """Whether a line is in a loop, the training's own included."""
+    return any(begin <= line <= end for begin, end, *_ in _loops(file))
+
+
+# Calls that give something else each time.
+CHANGES: Final = re.compile(
+    r"rand|sample|choice|shuffle|next|iter|read|recv|load|time|draw|step|batch|pop|get\(|input"
+)
+
+
+def is_independent(file: str, line: int) -> bool:
+    """Whether an assignment in the training loop calls a function and uses no name that the loop
+    assigns, nor a method or a call that may give something else each time."""
+    try:
+        tree = ast.parse("\n".join(_source(file)[0]))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    for loop in ast.walk(tree):
+        if not isinstance(loop, ast.For | ast.While):
+            continue
+        attributes = [n.attr for n in ast.walk(loop) if isinstance(n, ast.Attribute)]
+        statement = next(
+            (n for n in loop.body if isinstance(n, ast.Assign) and n.lineno == line), None
+        )
+        if statement is None or "backward" not in attributes:
+            continue
+        value = statement.value
+        stored = {
+            n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and n.ctx.__class__ is ast.Store
+        }
+        names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+        is_plain = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
+        return is_plain and not names & stored and not CHANGES.search(ast.unparse(value))
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _loops(file: str) -> list[tuple[int, int, str, bool]]:
+    """First and last line of each loop, its head, and whether a backward pass is in it."""
+    try:
+        tree = ast.parse("\n".join(_source(file)[0]))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.While):
+            calls = [n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)]
+            head = "while " + ast.unparse(node.test) if isinstance(node, ast.While) else ""
+            if isinstance(node, ast.For):
+                head = f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+            found.append((node.lineno, node.end_lineno or node.lineno, head, "backward" in calls))
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp):
+            of = node.generators[0]
+            head = f"for {ast.unparse(of.target)} in {ast.unparse(of.iter)}"
+            found.append((node.lineno, node.end_lineno or node.lineno, head, False))
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _function_at(file: str, line: int) -> str:
+    """The function that a line is in, or `<module>`."""
+    try:
+        tree = ast.parse("\n".join(_source(file)[0]))
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(around, key=lambda node: node.lineno).name if around else "<module>"
+
+
 def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[Place, ...]:
     found = list[Place]()
     for file in dict.fromkeys(each.file for each in lines):

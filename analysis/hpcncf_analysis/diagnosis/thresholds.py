@@ -36,8 +36,8 @@ STARTUP: Final = 1 / 3
 """Share of start-up from which more training in one run is the first thing to ask for."""
 STARTUP_S: Final = 5.0
 """Importing torch and joining a group take two to four seconds, which nothing shortens."""
-PREPARED_S: Final = 4.0
-"""Seconds of start-up besides imports from which a program's own preparation is worth a word."""
+PREPARED_S: Final = 1.0
+"""Seconds of start-up besides imports that are the first step's own: it starts torch's threads."""
 
 ONE_THREAD: Final = 0.75
 """Cores' worth of CPU time from which somebody computes all the time; below, it waits."""
