@@ -31,7 +31,7 @@ SHOWN = 5
 ASK_S = 60
 SACCT_FIELDS = (
     "JobID,JobName,State,ExitCode,Elapsed,Timelimit,AllocCPUS,NNodes,NTasks,TotalCPU,ReqMem,MaxRSS,"
-    "AllocTRES,Restarts"
+    "AllocTRES"
 )
 SSTAT_FIELDS = "JobID,NTasks,AveCPU,MaxRSS"
 POSSIBLE = (

@@ -82,7 +82,7 @@ def show(found: Found, as_json: bool) -> int:
             state = "is running" if is_alive(claim, attempt) else "left no record"
             plain.append({"job": claim.slurm_job_id, "folder": str(attempt.folder), "state": state})
             if not as_json:
-                print(f"job {claim.slurm_job_id}: {state} (since {claim.claimed_at:%F %T} UTC)")
+                print(f"job {claim.slurm_job_id}: {state} (since {claim.claimed_at})")
             continue
         shown += 1
         plain.append(

@@ -70,7 +70,7 @@ def test_page_ends_the_log_and_diagnose_prints_it_again(user: User) -> None:
     assert (found["job"], found["state"]) == (job, "failed")
     (profile,) = found["ranks"][0]["program"]
     assert profile["steps"] in (199, 200)
-    explained = json.loads(user.types("explain", job, "--json"))["jobs"][0]
+    explained = json.loads(user.types("explain", job, "--json"))["jobs"][0]["fields"]
     assert (explained["id"], explained["state"]) == (job, "FAILED")
     state = user.shell("sacct", "-nXj", job, "-o", "State,ExitCode").stdout.split()
     assert state == ["FAILED", "3:0"]
@@ -99,6 +99,24 @@ def test_options_are_those_of_sbatch(user: User, words: list[str]) -> None:
     assert set(name) == {{"--parsable": "named", "--wrap": "wrap"}.get(words[0], "job.sh")}
     found = json.loads(user.types("diagnose", job[0], "--json"))["jobs"]
     assert len(found) == (2 if fails else 1)
+
+
+def test_page_ends_the_log_of_a_cancelled_job(user: User) -> None:
+    (user.folder / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH -p cpu --mem=300 --output=cancelled.log\necho begun\nsleep 500\n"
+    )
+    job = re.search(r"\d+", user.types("sbatch", "job.sh"))
+    assert job
+    path = user.folder / "cancelled.log"
+    eventually(lambda: path.exists() and "begun" in path.read_text())
+    assert user.attempt("diagnose", job[0]).returncode == 3
+    assert "RUNNING" in user.types("explain", job[0])
+    user.shell("scancel", job[0])
+    user.is_through()
+    eventually(lambda: "record: " in path.read_text())
+    assert user.shell("sacct", "-nXj", job[0], "-o", "State").stdout.startswith(" CANCELLED")
+    (found,) = json.loads(user.types("diagnose", job[0], "--json"))["jobs"]
+    assert found["state"] in ("stopped", "failed")
 
 
 def test_script_on_standard_input_and_refusals(user: User) -> None:
