@@ -136,7 +136,7 @@ def _warn(plan: Plan) -> None:
 
 def _arrays_plan(job: JobSpec, site: Site, plan: Plan) -> list[dict[str, Any]]:
     from hpcncf.launch.job_arrays import build_tasks, group_by_resources
-    from hpcncf.slurm.site import parameters
+    from hpcncf.slurm.submitit_parameters import parameters
 
     return [
         {

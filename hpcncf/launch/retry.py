@@ -14,7 +14,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import locked, read_plan, write_plan, writing
 from hpcncf.records.submissions import read_submissions
 from hpcncf.slurm.preflight import Limits
-from hpcncf.slurm.site import asks_memory
+from hpcncf.slurm.submitit_parameters import asks_memory
 from hpcncf.state import status
 from hpcncf.state.status import RunState
 

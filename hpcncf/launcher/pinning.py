@@ -13,7 +13,7 @@ from typing import Final
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor.cgroup import cpu_list
-from hpcncf.monitor.node import Core
+from hpcncf.monitor.topology import Core
 from hpcncf.text import pluralize
 
 BINDING: Final = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")

@@ -20,10 +20,10 @@ from hpcncf.job import packs
 from hpcncf.job.plan import Run
 from hpcncf.launcher.pinning import in_order
 from hpcncf.local import machine
-from hpcncf.monitor import node
+from hpcncf.monitor import topology
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
-from hpcncf.monitor.node import spread
+from hpcncf.monitor.topology import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records import claims
 from hpcncf.records.plan_file import read_plan
@@ -124,7 +124,7 @@ def execute(
         cpus = spread(cpus, wanted)
     elif (training := runs[0].training) and training.pin != "none":
         asked = runs[0].resources
-        found = node.cores(cpus)
+        found = topology.cores(cpus)
         cpus = in_order(asked.tasks_per_node, asked.cpus_per_task, found)
     on = Machine(cpus[:wanted], visible_gpus(), {})
     PackRunner(paths, on, LaunchPolicy(take, should_stop)).work(runs)

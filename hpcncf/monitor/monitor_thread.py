@@ -29,9 +29,10 @@ from hpcncf.monitor.cgroup import (
 )
 from hpcncf.monitor.gpu import gpus_of_run
 from hpcncf.monitor.memory_growth import steady
-from hpcncf.monitor.node import NodeSampler, network_link_mib_s, nodes
+from hpcncf.monitor.node import NodeSampler, network_link_mib_s
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
+from hpcncf.monitor.topology import nodes
 from hpcncf.monitor.windows import Clock, Window, Windows
 from hpcncf.records.schema import (
     TOO_SHORT_S,

@@ -31,7 +31,7 @@ from hpcncf.launcher.rendezvous import (
     resolved,
 )
 from hpcncf.launcher.signals import Request
-from hpcncf.monitor import node
+from hpcncf.monitor import topology
 from hpcncf.monitor.cgroup import cpu_list, quota, usable_cpus
 
 AGREE_EVERY_S = 0.5
@@ -293,7 +293,7 @@ def pin_rank(each: int, place: Place) -> None:
     every = gather_objects(mine, place)
     here = [rank for rank, (name, _) in enumerate(every) if name == mine[0]]
     masks = [every[rank][1] for rank in here]
-    found = node.cores(cpu for mask in masks for cpu in mask)
+    found = topology.cores(cpu for mask in masks for cpu in mask)
     own = shares(masks, each, found)[here.index(place.rank)]
     bind(own)
     if set(own) != os.sched_getaffinity(0):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
-from hpcncf.slurm.site import (
+from hpcncf.slurm.site import Site
+from hpcncf.slurm.submitit_parameters import (
     DEAF_AT_FIRST,
-    Site,
     folder_for_slurm,
     parameters,
     python_inside,

@@ -12,7 +12,7 @@ import psutil
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.launcher.environment import Place, launched_by, requeued, slurm_job_id
-from hpcncf.launcher.signals import restart
+from hpcncf.launcher.requeue import restart
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import claims
 from hpcncf.records.claims import is_alive

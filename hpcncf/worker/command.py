@@ -13,7 +13,8 @@ from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, build_command, placeholder_values
 from hpcncf.launcher.environment import Place, end_line, launched_by, print_line, rendezvous
-from hpcncf.launcher.signals import PendingSignal, RequeueDecision, Stopped, decide
+from hpcncf.launcher.requeue import RequeueDecision, decide_requeue
+from hpcncf.launcher.signals import PendingSignal, Stopped
 from hpcncf.monitor.cgroup import in_slurm_step
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.probe.launch import observed
@@ -139,7 +140,7 @@ def _end_stopped(recorder: CommandRecorder, record: RankRecord, stopped: Stopped
 
     decision = RequeueDecision(None, "")
     if record.rank == 0:
-        decision = decide(stopped.signum, recorder.run.resources.requeues)
+        decision = decide_requeue(stopped.signum, recorder.run.resources.requeues)
     write(decision.description)
     if record.rank != 0 and in_slurm_step():
         return 0

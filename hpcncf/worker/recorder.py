@@ -19,14 +19,8 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program
 from hpcncf.launcher.allocation import allocated_cores
 from hpcncf.launcher.environment import Place, launched_by, slurm_job_id
-from hpcncf.launcher.signals import (
-    RequeueDecision,
-    Stopped,
-    StopSignals,
-    decide,
-    graceful,
-    requeue_job,
-)
+from hpcncf.launcher.requeue import RequeueDecision, decide_requeue, requeue_job
+from hpcncf.launcher.signals import Stopped, StopSignals, graceful
 from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.code_version import CHANGED, changed
@@ -268,7 +262,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
         decision = RequeueDecision(None, "")
         if isinstance(error, Stopped):
             if self.place.rank == 0:
-                decision = decide(error.signum, self.run.resources.requeues)
+                decision = decide_requeue(error.signum, self.run.resources.requeues)
             error.fate = decision.description
             # srun, torchrun and our own queue send SIGTERM to the ranks that a failed one leaves,
             # as Slurm does to those of a cancelled job.

@@ -27,18 +27,11 @@ from hpcncf.launcher.rendezvous import (
     own_address,
     resolved,
 )
-from hpcncf.launcher.signals import (
-    BY_TASK,
-    SIGNALS,
-    FirstSignal,
-    hold,
-    ignore,
-    restart,
-    stopped_task,
-)
+from hpcncf.launcher.requeue import BY_TASK, restart, stopped_task
+from hpcncf.launcher.signals import SIGNALS, FirstSignal, hold, ignore
 from hpcncf.monitor.cgroup import in_slurm_step, usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
-from hpcncf.monitor.node import cores, spread
+from hpcncf.monitor.topology import cores, spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.plan_file import read_plan

@@ -27,17 +27,14 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import record_plan
 from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import Source, plain_script, script_text
-from hpcncf.slurm.site import (
+from hpcncf.slurm.site import Site, load_site, personal_sites, template_folder
+from hpcncf.slurm.submitit_parameters import (
     DEAF_AT_FIRST,
-    Site,
-    load_site,
     module_lines,
     parameters,
-    personal_sites,
     python_request,
     setup_lines,
     teardown_lines,
-    template_folder,
 )
 
 JobFile = Callable[[str], Path]

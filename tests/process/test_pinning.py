@@ -10,7 +10,7 @@ from ranks_together import together
 
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.monitor.node import cores
+from hpcncf.monitor.topology import cores
 from hpcncf.ncf.distributed import pin_rank
 
 

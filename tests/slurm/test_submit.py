@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hpcncf.job.spec import Resources
-from hpcncf.slurm.site import Site, parameters
+from hpcncf.slurm.site import Site
+from hpcncf.slurm.submitit_parameters import parameters
 from slurm.conftest import Cluster, User, eventually, started, user_of
 
 pytestmark = pytest.mark.slurm

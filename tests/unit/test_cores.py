@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError
 from hpcncf.launcher import pinning
-from hpcncf.monitor import node
+from hpcncf.monitor import topology
 from hpcncf.monitor.cgroup import cpu_list
-from hpcncf.monitor.node import Core
+from hpcncf.monitor.topology import Core
 
 Shape = dict[int, tuple[int, int, int]]
 """CPU -> its NUMA node, its socket, its core."""
@@ -43,7 +43,7 @@ def machine(root: Path, shape: Shape) -> Path:
 
 
 def found(root: Path, shape: Shape, *cpus: int) -> list[tuple[int, tuple[int, ...]]]:
-    cores = node.cores(cpus or shape, machine(root, shape))
+    cores = topology.cores(cpus or shape, machine(root, shape))
     return [(core.node, core.cpus) for core in cores]
 
 
@@ -72,8 +72,8 @@ def test_hardware_threads_are_one_core_and_neighbours_stand_side_by_side(
 
 def test_the_numa_nodes_of_cpus_are_known_if_the_kernel_reports_them(tmp_path: Path) -> None:
     root = machine(tmp_path, TWO_SOCKETS)
-    assert [node.nodes(cpus, root) for cpus in ([1, 9], [1, 4])] == [[0], [0, 1]]
-    assert node.nodes([1, 3], tmp_path / "no sysfs") is None
+    assert [topology.nodes(cpus, root) for cpus in ([1, 9], [1, 4])] == [[0], [0, 1]]
+    assert topology.nodes([1, 3], tmp_path / "no sysfs") is None
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_so_many_cpus_on_as_many_cores_as_there_are(
     tmp_path: Path, number: int, chosen: list[int]
 ) -> None:
     shape = {cpu: (0, 0, cpu % 4) for cpu in range(8)}
-    assert node.spread(range(8), number, machine(tmp_path, shape)) == chosen
+    assert topology.spread(range(8), number, machine(tmp_path, shape)) == chosen
 
 
 ALL = list(range(16))
 
 
 def shares(root: Path, shape: Shape, each: int, masks: Sequence[Sequence[int]]) -> list[list[int]]:
-    cores = node.cores({cpu for mask in masks for cpu in mask}, machine(root, shape))
+    cores = topology.cores({cpu for mask in masks for cpu in mask}, machine(root, shape))
     return pinning.shares(masks, each, cores)
 
 
@@ -135,7 +135,7 @@ def test_too_few_cores_are_refused_with_what_there_is(
 def test_a_run_alone_on_a_machine_is_given_the_cores_that_its_ranks_will_choose(
     tmp_path: Path, shape: Shape, expected: list[int]
 ) -> None:
-    cores = node.cores(shape, machine(tmp_path, shape))
+    cores = topology.cores(shape, machine(tmp_path, shape))
     assert pinning.in_order(2, 2, cores) == expected
     assert pinning.in_order(9, 2, cores) == sorted(shape)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.launcher.signals import BY_TASK, RequeueDecision, decide, graceful, requeue_job, restart
+from hpcncf.launcher.requeue import BY_TASK, RequeueDecision, decide_requeue, requeue_job, restart
+from hpcncf.launcher.signals import graceful
 
 JOB = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1"}
 ELEMENT = JOB | {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
@@ -43,13 +44,13 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_warning_puts_the_job_back_within_its_bound(
     env: dict[str, str], job_id: str | None, seen: str
 ) -> None:
-    assert decide(signal.SIGUSR2, 3, env) == RequeueDecision(job_id, seen)
+    assert decide_requeue(signal.SIGUSR2, 3, env) == RequeueDecision(job_id, seen)
 
 
 def test_without_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     seen = "; not put back into the queue: there is no scontrol on this node"
-    assert decide(signal.SIGUSR2, 3, JOB) == RequeueDecision(None, seen)
+    assert decide_requeue(signal.SIGUSR2, 3, JOB) == RequeueDecision(None, seen)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_without_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_sigterm_puts_back_only_what_is_preempted(scontrol: Path, said: str, back: bool) -> None:
     scontrol.write_text(f"echo '{said}'\n")
-    assert (decide(signal.SIGTERM, 3, JOB).job_id is not None) == back
+    assert (decide_requeue(signal.SIGTERM, 3, JOB).job_id is not None) == back
     calls = scontrol.with_name("calls").read_text()
     assert calls == "show job --oneliner 9\n"
 
