@@ -90,7 +90,7 @@ def test_an_array_is_summed_up_in_a_line(
         in seen
     )
     assert "the next expected on Jan 5 at 14:05" in seen
-    assert "node[1-2], 3.00 s" in seen
+    assert "node[1-2], 3 s" in seen
 
 
 def test_equal_failures_are_reported_once_with_the_end_of_their_traceback(
