@@ -15,5 +15,5 @@ for k in range(0, 2400, 40):
     opt.zero_grad()
     loss.backward()
     opt.step()
-    losses.append(loss.item())
-print(sum(losses) / len(losses))
+    losses.append(loss.detach())
+print(torch.stack(losses).mean())
