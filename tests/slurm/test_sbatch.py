@@ -114,7 +114,7 @@ def test_page_ends_the_log_of_a_cancelled_job(user: User) -> None:
     user.shell("scancel", job[0])
     user.is_through()
     eventually(lambda: "record: " in path.read_text())
-    assert user.shell("sacct", "-nXj", job[0], "-o", "State").stdout.startswith(" CANCELLED")
+    assert user.shell("sacct", "-nXj", job[0], "-o", "State").stdout.startswith("CANCELLED")
     (found,) = json.loads(user.types("diagnose", job[0], "--json"))["jobs"]
     assert found["state"] in ("stopped", "failed")
 
