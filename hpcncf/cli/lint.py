@@ -73,9 +73,10 @@ def run(args: argparse.Namespace) -> int:
         except UsageError as error:
             unread.append(str(error))
     program = _program(sources, args.cores)
+    linted = frozenset(each.path.resolve() for each in sources if "python" in each.kind)
     for source in sources:
         try:
-            source.complaints = _complaints(source, program)
+            source.complaints = _complaints(source, program, linted)
         except HpcncfError as error:
             unread.append(f"{source.path}: {error}")
         if source.script is not None and source.script.is_cut:
@@ -177,13 +178,15 @@ def _program(sources: Sequence[Source], cores: int | None) -> Program:
     )
 
 
-def _complaints(source: Source, program: Program) -> list[Complaint]:
+def _complaints(source: Source, program: Program, linted: frozenset[Path]) -> list[Complaint]:
     found: list[Complaint] = []
     if source.script is not None:
         from hpcncf.lint.batch_script import check_script
         from hpcncf.lint.program_facts import program_reader
 
-        found += check_script(source.script, program_reader(source.path.parent, Path()))
+        found += check_script(
+            source.script, program_reader(source.path.parent, Path(), linted=linted)
+        )
     if "python" in source.kind:
         from hpcncf.lint.python_script import check_python
 

@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -59,26 +59,30 @@ def read_nothing(name: str) -> ProgramFacts | None:  # noqa: ARG001
     return None
 
 
-def program_reader(*folders: Path) -> Reader:
-    """Read programs beside the script, or in the current folder; None if they are not there."""
+def program_reader(*folders: Path, linted: frozenset[Path] = frozenset()) -> Reader:
+    """Read programs beside the script, or in the current folder; None if they are not there.
+
+    `linted`: programs whose own lines are checked, too, so that their workers are said there.
+    """
     known: dict[str, ProgramFacts | None] = {}
 
     def read(name: str) -> ProgramFacts | None:
         if name not in known:
-            known[name] = _read(name, folders)
+            known[name] = _read(name, folders, linted)
         return known[name]
 
     return read
 
 
-def _read(name: str, folders: tuple[Path, ...]) -> ProgramFacts | None:
+def _read(name: str, folders: tuple[Path, ...], linted: frozenset[Path]) -> ProgramFacts | None:
     if not name.endswith(".py") or "$" in name or "\0" in name or len(name) > 1000:
         return None
     for folder in folders:
         path = folder / name
         try:
             if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
-                return facts_of(path.read_text(encoding="utf-8", errors="replace"))
+                facts = facts_of(path.read_text(encoding="utf-8", errors="replace"))
+                return replace(facts, workers=None) if path.resolve() in linted else facts
         except OSError:
             continue
     return None

@@ -72,7 +72,33 @@ def check_python(text: str, program: Program = UNKNOWN) -> list[Complaint]:
         found |= set(_samplers(tree))
     if program.in_array:
         found |= set(_fixed_ports(tree))
+    if _stays_on_cpu(tree):
+        found = {each for each in found if each.rule != "synchronised-step"}
     return sorted(found)
+
+
+def _stays_on_cpu(tree: ast.AST) -> bool:
+    """Whether a whole program names no GPU and no device: its losses are never waited for."""
+    nodes = list(ast.walk(tree))
+    imports_torch = any(
+        isinstance(node, ast.Import) and any(each.name in TORCH for each in node.names)
+        for node in nodes
+    )
+    names = {name.lower() for node in nodes for name in _names_of(node)}
+    return imports_torch and not any(
+        word in name for name in names for word in ("cuda", "device", "gpu", "accelerator")
+    )
+
+
+def _names_of(node: ast.AST) -> list[str]:
+    """The name of a variable, attribute or argument, or a string."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute):
+        return [node.attr]
+    if isinstance(node, ast.keyword):
+        return [node.arg or ""]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
