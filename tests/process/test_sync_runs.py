@@ -17,7 +17,7 @@ from hpcncf.job.spec import Model
 from hpcncf.launcher.environment import Place
 from hpcncf.launcher.signals import Request
 from hpcncf.native.builds import cpu_flags, installed_builds, select_build
-from hpcncf.worker.recorder import lost_peer
+from hpcncf.worker.lost_ranks import is_peer_loss
 
 RANKS, SLOW_S = 2, 3.0
 WAYS: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def attempt(rank: int, way: str, folder: Path, out: Path, killed: int | None) ->
     try:
         mine.train()
     except RuntimeError as error:
-        return {"lost": lost_peer(error), "s": time.monotonic() - float(died.read_text())}
+        return {"lost": is_peer_loss(error), "s": time.monotonic() - float(died.read_text())}
     record: dict[str, Any] = mine.record().model_dump(mode="json")
     return record
 
