@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     import shutil
     import subprocess
 
-    from hpcncf.launch.batch_job import parse_request, prepare
+    from hpcncf.launch.sbatch_wrapper import parse_request, prepare
 
     if shutil.which("sbatch") is None:
         raise UsageError(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcncf.errors import UsageError
-from hpcncf.launch import batch_job
-from hpcncf.launch.batch_job import Request, parse_request, prepare, wrap_script
+from hpcncf.launch import sbatch_wrapper
+from hpcncf.launch.sbatch_wrapper import Request, parse_request, prepare, wrap_script
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_wrapped_script_runs_whatever_the_node_lacks(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if state == "no hpcncf":
-        monkeypatch.setattr(batch_job, "own_command", lambda: ["/nowhere/hpcncf"])
+        monkeypatch.setattr(sbatch_wrapper, "own_command", lambda: ["/nowhere/hpcncf"])
     (tmp_path / "job file.sh").write_bytes(SCRIPT)
     request = parse_request([str(tmp_path / "job file.sh"), "a b"])
     prepared = prepare(request, tmp_path / "results", None)
