@@ -106,9 +106,9 @@ def _describe_loader(run: Run) -> str:
 
     way, defaults = _way(run), Training.model_fields
     workers = way["num_workers"]
-    kind = ("thread" if way["workers"] == "thread" else "worker") + "s" * (workers != 1)
+    kind = "worker" + "s" * (workers != 1)
     parts = [str(way["loader"]), *([f"{workers} {kind}"] if workers else [])]
-    plain = ("loader", "num_workers", "workers", "negatives", "positives")
+    plain = ("loader", "num_workers", "negatives", "positives")
     others = {name: value for name, value in way.items() if name not in plain}
     parts += [
         f"{name} {str(value).lower()}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -110,17 +108,6 @@ def test_how_batches_are_fetched_changes_nothing_in_any_epoch(
         assert_same(found, batches(data, epoch, loader="vectorized"))
 
 
-def test_an_epoch_that_is_left_midway_leaves_no_thread(data: Prepared) -> None:
-    before = threading.active_count()
-    training = Training(seed=5, loader="batched", workers="thread", num_workers=2)
-    left = Loader(data, training, Schedule(data.manifest.train_rows, 50)).epoch(0, range(20))
-    next(left)
-    assert threading.active_count() > before
-    del left
-    while threading.active_count() > before:  # what is under way is made to its end
-        time.sleep(0.01)
-
-
 LEFT = """
 import sys
 from pathlib import Path
@@ -149,7 +136,6 @@ def test_workers_hold_batches_in_shared_memory() -> None:
     training = Training(loader="batched", num_workers=3, prefetch_factor=4, negatives=4)
     # 3 x 4 prefetched and 2 under way, of 100 positives of 8 + 5 x 8 + 21 x 4 bytes.
     assert shared_memory_bytes(training, 100, 21) == 14 * 100 * 132
-    assert shared_memory_bytes(training.model_copy(update={"workers": "thread"}), 100, 21) == 0
     assert shared_memory_bytes(Training(loader="batched"), 100, 21) == 0
 
 
