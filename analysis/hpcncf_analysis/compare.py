@@ -91,8 +91,11 @@ class Side:
 def side_from_results(
     name: str, paths: ResultPaths, run_id: str | None = None, repeats: bool = False
 ) -> Side:
-    """All complete runs of a folder; or the one asked for, with `repeats` those of its
-    configuration. UsageError where there is none."""
+    """Return the complete runs of a results folder as one side of a comparison.
+
+    With `run_id` only that run, retired or not; with `repeats`, too, all runs of its
+    configuration. Raises UsageError if no run is complete.
+    """
     found: Sequence[Row] = collect(paths).runs
     counting: Sequence[Row] = completed_runs(found)
     if run_id is not None:  # it may be retired
@@ -127,7 +130,7 @@ class Change:
 
 
 def settings_of(row: Row) -> dict[str, str]:
-    """All that decides a run's work and speed, as text: equal text, equal setting."""
+    """Settings that decide a run's work and speed, name -> text; equal text, equal setting."""
     names = [*Resources.model_fields, *Training.model_fields, "batch", *Model.model_fields]
     names += ["data_key", *sorted(name for name in row if name.startswith(PARAMETER))]
     settings = {name: row.get(name) for name in names if name not in NOT_SPEED}
@@ -159,7 +162,7 @@ def _text(value: Any) -> str:
 
 
 def changed_settings(a: Sequence[Row], b: Sequence[Row]) -> list[Change]:
-    """Settings with one value in all of A and another in all of B."""
+    """Settings that have one value in all runs of A and a different one in all runs of B."""
     return [
         Change(name, *ours, *theirs)
         for name, ours, theirs in _differences(map(settings_of, a), map(settings_of, b))
@@ -168,8 +171,10 @@ def changed_settings(a: Sequence[Row], b: Sequence[Row]) -> list[Change]:
 
 
 def changed_environment(a: Side, b: Side) -> list[Change]:
-    """Software, machine and nodes, where the sides' values are not the same; no software where one
-    side recorded none."""
+    """Software, machine properties and nodes that differ between the two sides.
+
+    Software and machine are compared only if both sides recorded them.
+    """
     changes = []
     if a.environments and b.environments:
         ours, theirs = (map(describe_environment, side.environments) for side in (a, b))
@@ -186,7 +191,7 @@ def changed_environment(a: Side, b: Side) -> list[Change]:
 def _differences(
     a: Iterable[Mapping[str, str]], b: Iterable[Mapping[str, str]]
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Every name whose values are not the same on both sides, with those of each."""
+    """Yield each name whose set of values differs, with the sorted values of both sides."""
     sides = list(a), list(b)
     for name in dict.fromkeys(name for side in sides for each in side for name in each):
         ours, theirs = (sorted({each.get(name, ABSENT) for each in side}) for side in sides)
@@ -195,7 +200,7 @@ def _differences(
 
 
 def find_cautions(rows: Sequence[Row], environment: Sequence[Change]) -> list[str]:
-    """What makes the comparison of their speeds worth less, the gravest first."""
+    """Reasons to distrust a comparison of the runs' speeds, the most serious first."""
     found = []
     for column, called in MODELS.items():
         there = distinct(rows, column)
@@ -226,7 +231,10 @@ class Moved:
 
 
 def find_moved_phase(a: Configuration, b: Configuration) -> Moved | None:
-    """None where the records do not show phases, or the speeds are equal."""
+    """Phase whose time per instance changed most in the direction of the total change.
+
+    None if the records do not show phases, or if the total did not change.
+    """
     sides = []
     for one in (a, b):
         speed = one.median("instances_per_s")
@@ -258,13 +266,13 @@ class Pair:
 
     @property
     def label(self) -> str:
-        """A's; the shapes where they differ. What else changed stands above all pairs."""
+        """Label of A's configuration, followed by B's shape (cores, ranks) where that differs."""
         same = self.a.shape == self.b.shape
         return self.a.label if same else f"{self.a.label} → {self.b.shape}"
 
     @property
     def metrics(self) -> list[tuple[str, float, float]]:
-        """What commands reported under names of their own, on both sides: medians."""
+        """(name, median of A, median of B) of each numeric metric that both commands reported."""
         found = []
         for name in numeric_metrics([*self.a.rows, *self.b.rows]):
             a, b = self.a.median(name), self.b.median(name)
@@ -305,7 +313,10 @@ class Comparison:
     """Of two pairs or more."""
 
     def failures(self, threshold: float) -> list[str]:
-        """What a check has to stop for: slower by more than the share, or worse; both real."""
+        """Reasons to fail a check: pairs slower by more than `threshold`, or worse models.
+
+        Only differences that the repeats prove count as slower.
+        """
         slower = [
             f"{label} is slower: {ratio.value:.3f}x"
             for label, ratio in self._slower_by(threshold)
@@ -315,7 +326,7 @@ class Comparison:
         return slower + worse
 
     def open_questions(self, threshold: float) -> list[str]:
-        """What looks too slow, and the repeats are too few to be sure."""
+        """Labels of pairs that look slower than `threshold` but have too few repeats to tell."""
         slower = self._slower_by(threshold)
         return [label for label, ratio in slower if ratio.verdict is Verdict.TOO_FEW]
 
@@ -340,7 +351,11 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Configurations are matched by all settings but those that differ between the sides."""
+    """Compare two sides, pairing configurations whose settings agree.
+
+    Settings that differ between the sides as a whole are ignored in the pairing. Raises
+    UsageError if a run that was ended early leaves no common measure of speed.
+    """
     changed, environment = changed_settings(a.rows, b.rows), changed_environment(a, b)
     apart = {change.name for change in changed}
     ours, theirs = _by_settings(a, apart), _by_settings(b, apart)
@@ -390,14 +405,14 @@ def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...
 
 
 def _speeds(one: Configuration, speed_of: str) -> list[float]:
-    """Of every repeat; runs per hour if some run counted neither instances nor steps."""
+    """Speed of each repeat in the unit `speed_of`; otherwise in runs per hour."""
     if speed_of in SPEEDS:
         return [row[speed_of] for row in one.rows]
     return [3600 / row["elapsed_s"] for row in one.rows]
 
 
 def above(found: Comparison) -> list[str]:
-    """What is compared, and what changed but speed."""
+    """Lines above the table: the two sides, and the settings and environment that changed."""
     sides = [
         f"{letter}: {side.name}, {pluralize(len(side.rows), 'run')}"
         + (f" ({side.left_out} left out: not complete, or retired)" if side.left_out else "")
@@ -411,7 +426,10 @@ def above(found: Comparison) -> list[str]:
 
 
 def pairs_table(found: Comparison) -> Table:
-    """A row for each configuration; the last is all of them together, if there are several."""
+    """Table with a row for each pair of configurations and a last one for all together.
+
+    The last row is there only if several pairs were compared.
+    """
     table = []
     for pair in found.pairs:
         speeds = [_format_speed(one, found.speed_of) for one in (pair.a, pair.b)]
@@ -439,7 +457,7 @@ def _format_ratio(ratio: Ratio) -> str:
 
 
 def below(found: Comparison) -> list[str]:
-    """Where the time went, what was not compared, and how far to trust what was."""
+    """Lines below the table: moved phases, metrics, unmatched configurations and cautions."""
     lines = []
     for pair in found.pairs:
         if pair.moved and pair.ratio.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.TOO_FEW):
@@ -478,7 +496,7 @@ def _repeat_notes(found: Comparison) -> Iterator[str]:
 
 
 def verdicts(found: Comparison, threshold: float) -> list[str]:
-    """How it stands to the threshold, a line for each failure and each open question."""
+    """Lines with each failure and each open question at this threshold, or that it is held."""
     failed = [f"FAILED: {text}" for text in found.failures(threshold)]
     asked = [
         f"OPEN: {label} looks slower by more than {threshold:.0%}, and the repeats are too few to "
@@ -490,7 +508,10 @@ def verdicts(found: Comparison, threshold: float) -> list[str]:
 
 
 def markdown(found: Comparison, threshold: float | None) -> str:
-    """For a pull request: one table, what changed, what to mind."""
+    """Format a comparison as Markdown for a pull request: table, changes and cautions.
+
+    With a threshold, its verdicts come first.
+    """
     parts = [
         [f"- {escape_markdown(line)}" for line in above(found)],
         [pairs_table(found).markdown()],

@@ -55,7 +55,9 @@ MAX_OTHERS_SHARE: Final = 0.1
 
 
 def command_name(row: Row) -> str:
-    """What the user called the command, or all of it; only equal ones do the same work.
+    """Name that the user gave the command, or the whole command line; empty for a job.
+
+    Only commands of equal name do the same work.
 
     A job's command is one and the same at each of its points: no name.
     """
@@ -65,7 +67,7 @@ def command_name(row: Row) -> str:
 
 
 def varying_settings(rows: Sequence[Row]) -> list[str]:
-    """The named settings that differ between these rows; the data's key only if no title does."""
+    """Names of settings that differ between the rows; `data_key` only if titles do not."""
     names = [
         name
         for name in _ordered_settings(rows[0])
@@ -79,7 +81,7 @@ def varying_settings(rows: Sequence[Row]) -> list[str]:
 
 
 def unsaid_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]:
-    """Values that labels leave unsaid: the baseline's; without one, of many the commonest."""
+    """Setting values that labels omit: the baseline's, or else the commonest of many."""
     base = next((row for row in rows if row.get("baseline")), None)
     if base is None:
         return commonest_values(rows, varying)
@@ -87,7 +89,7 @@ def unsaid_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]
 
 
 def commonest_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]:
-    """The commonest values of settings that differ between rows: labels leave them unsaid."""
+    """Commonest value of each varying setting, which labels omit; empty for few settings."""
     if len(varying) <= MAX_VARYING:
         return {}
     values = {name: [row.get(name) for row in rows] for name in varying}
@@ -95,7 +97,7 @@ def commonest_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, A
 
 
 def _ordered_settings(row: Row) -> list[str]:
-    """The names in a label's order; a job's command has its parameters for one."""
+    """Names of a row's settings in the order of a label, a job's parameters last."""
     settings = [name for name in LABEL_ORDER if name != "command" or row["by_hand"]]
     return settings + sorted(
         name for name in row if name.startswith(PARAMETER) and name != PARAMETER + SEED
@@ -105,7 +107,9 @@ def _ordered_settings(row: Row) -> list[str]:
 def label_settings(
     row: Row, varying: Sequence[str], unsaid: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Setting -> words, of those distinguished by and those always named, in a label's order.
+    """Setting -> words of a row's label, in the order of a label.
+
+    Contains the settings in `varying`, and those that a label always names.
 
     `unsaid`: setting -> the value that goes without saying.
     """
@@ -124,13 +128,13 @@ def label_settings(
 
 
 def inert_settings(row: Row) -> dict[str, str]:
-    """Setting of `training` -> the record's warning that it had no effect in this run."""
+    """Name of a `training` setting -> recorded warning that it had no effect in this run."""
     warnings = row.get("warnings") or ()
     return {found[1]: text for text in warnings if (found := INERT.match(text))}
 
 
 def _is_labelled(name: str, row: Row, varying: Sequence[str]) -> bool:
-    """Not if only another setting's value gives it a meaning."""
+    """Whether a label names this setting: it varies or is always named, and has an effect."""
     if row.get(name) is None:
         return False
     if name == "num_workers":
@@ -159,12 +163,12 @@ def _format_setting(name: str, value: Any) -> str:
 
 
 def format_column_name(column: str) -> str:
-    """A column's name as a label and a heading have it."""
+    """Format a column's name for labels and headings, without prefix and underscores."""
     return column.removeprefix(PARAMETER).removeprefix(METRIC).replace("_", " ")
 
 
 def format_shape(row: Row) -> str:
-    """The resources in words: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
+    """Format a run's resources: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
     if row["by_hand"]:
         return pluralize(row["cores_allocated"], "core")
     words = [pluralize(row["cpus_per_task"], "core")]
@@ -177,7 +181,7 @@ def format_shape(row: Row) -> str:
 
 
 def format_threads(row: Row) -> list[str]:
-    """Only if a rank's threads are not one for each of its cores."""
+    """Thread count of a rank in words; empty if unknown or equal to the rank's cores."""
     threads = row.get("threads")
     return [] if threads in (None, row["cpus_per_task"]) else [pluralize(threads, "thread")]
 
@@ -189,12 +193,12 @@ def others_share(row: Row) -> float | None:
 
 
 def is_disturbed(row: Row) -> bool:
-    """Whether others were busy on more of the run's cores than a speed can bear."""
+    """Whether other processes used more than MAX_OTHERS_SHARE of the run's cores."""
     return (others_share(row) or 0.0) > MAX_OTHERS_SHARE
 
 
 def karp_flatt(speedup: float, times_the_cores: float) -> float | None:
-    """Serial share that a speed-up on so many times the cores shows, (1/S - 1/p) / (1 - 1/p).
+    """Serial share implied by a speed-up on p times the cores, (1/S - 1/p) / (1 - 1/p).
 
     Karp, Flatt 1990. If it grows with the cores, overhead does; if it stays, the serial part is
     what holds. Below 0: faster than ideal. None without more cores than the base's.
@@ -205,7 +209,7 @@ def karp_flatt(speedup: float, times_the_cores: float) -> float | None:
 
 
 def summarize_repeats(rows: Sequence[Row]) -> dict[str, float]:
-    """Every figure's median over repeats, and from two repeats on `<figure>_low` and `_high`.
+    """Median of each figure over the repeats, with `<figure>_low` and `_high` if several.
 
     Without those that a repeat lacks: the others' median would not stand for all.
     """
@@ -221,7 +225,7 @@ def summarize_repeats(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def numeric_metrics(rows: Iterable[Row]) -> list[str]:
-    """Columns of what commands reported that are numbers wherever they are known."""
+    """Sorted names of metrics reported by commands whose known values are all numbers."""
     numbers: dict[str, bool] = {}
     for row in rows:
         for name, value in row.items():
@@ -263,22 +267,22 @@ class Configuration:
 
     @property
     def by_hand(self) -> bool:
-        """A command that `hpcncf run` started."""
+        """Whether `hpcncf run` started this as a command by hand."""
         return bool(self.rows[0]["by_hand"])
 
     @property
     def by_time(self) -> bool:
-        """Its speed is in runs per hour: nobody counted instances."""
+        """Whether speed is in runs per hour, as for a command that counts no instances."""
         return self.is_command and not self.has_speed
 
     @property
     def command(self) -> str:
-        """Its name, or all of it: the label shortens it."""
+        """Name of the command or its whole command line, which the label shortens."""
         return command_name(self.rows[0])
 
     @property
     def speed(self) -> float | None:
-        """Instances per second; for a command that reports none, runs per hour."""
+        """Median speed in instances/s; for a command that reports none, in runs per hour."""
         if not self.by_time:
             return self.median("instances_per_s")
         elapsed_s = self.median("elapsed_s")
@@ -286,14 +290,14 @@ class Configuration:
 
     @property
     def speeds(self) -> list[float]:
-        """The speed of every repeat that has one, in the unit of `speed`."""
+        """Speed of each repeat that has one, in the unit of `speed`."""
         if self.by_time:
             return [3600 / row["elapsed_s"] for row in self.rows if row.get("elapsed_s")]
         return [row["instances_per_s"] for row in self.rows if row.get("instances_per_s")]
 
 
 def figure_labels(configurations: Sequence[Configuration]) -> dict[str, str]:
-    """Configuration key -> what a figure calls it: its label, or its number in the table.
+    """Configuration key -> text in figures: the label, or the table number if there are many.
 
     Of very many only the fastest are named.
     """
@@ -307,19 +311,19 @@ def figure_labels(configurations: Sequence[Configuration]) -> dict[str, str]:
 
 
 def select_fastest(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """At most `MAX_DRAWN` of them, in the order given: what a figure has room for."""
+    """Select the `MAX_DRAWN` fastest configurations, kept in the order given."""
     quick = sorted(configurations, key=lambda one: one.speed or 0.0, reverse=True)[:MAX_DRAWN]
     named = {one.key for one in quick}
     return [one for one in configurations if one.key in named]
 
 
 def completed_runs(runs: Iterable[Row]) -> list[Row]:
-    """The runs that count: complete, and still asked for."""
+    """Select the runs that are complete and that the job file still contains."""
     return [row for row in runs if row["state"] == "completed" and not row["retired"]]
 
 
 def group_configurations(runs: Iterable[Row]) -> list[Configuration]:
-    """One for every grid point with a completed run, by series, then cores, then ranks."""
+    """Group completed runs into configurations, sorted by series, cores and ranks."""
     grouped: dict[str, list[Row]] = {}
     for row in completed_runs(runs):
         grouped.setdefault(row["config"], []).append(row)
@@ -353,7 +357,9 @@ def group_configurations(runs: Iterable[Row]) -> list[Configuration]:
 
 
 def _with_scaling(one: Configuration, base: Configuration | None) -> Configuration:
-    """The same with `speedup` and `parallel_efficiency`, against the smallest of its series.
+    """Add `speedup` and `parallel_efficiency` against the base to a configuration.
+
+    The configuration is returned unchanged if one of the two has no speed.
 
     The work is the same, so that the speed-up T(base) / T(this) is the ratio of speeds; parallel
     efficiency is the speed-up for each time that the cores were multiplied: 1.0 is ideal.
@@ -366,7 +372,7 @@ def _with_scaling(one: Configuration, base: Configuration | None) -> Configurati
 
 
 def group_by_series(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
-    """Those with a speed, in order of cores; the first of each series is its base."""
+    """Series -> its configurations with a speed, by ascending cores; the first is the base."""
     grouped: dict[str, list[Configuration]] = {}
     for one in sorted(configurations, key=lambda one: (one.cores, one.ranks, one.label)):
         if one.speed:
@@ -375,7 +381,7 @@ def group_by_series(configurations: Iterable[Configuration]) -> dict[str, list[C
 
 
 def settings_without_effect(one: Configuration) -> dict[str, str]:
-    """Dotted setting -> its record's own sentence that it has no effect here."""
+    """Dotted setting -> recorded warning that it has no effect in this configuration."""
     return {
         f"training.{name}": text for row in one.rows for name, text in inert_settings(row).items()
     }

@@ -16,7 +16,7 @@ def format_percent(value: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Three significant digits, thousands apart: `96,100`, `12.4`, `0.031`."""
+    """Format with three significant digits and a thousands separator: `96,100`, `0.031`."""
     if value is None:
         return NONE
     if abs(value) >= 100:
@@ -45,12 +45,12 @@ def format_cores(value: float | None) -> str:
 
 
 def format_hundredths(value: float | None) -> str:
-    """Format figures of a column with two decimals: `1.00` above `1.31`."""
+    """Format a column of figures with two decimals, such as `1.00` and `1.31`."""
     return NONE if value is None else f"{value:.2f}"
 
 
 def format_duration(value: float | None) -> str:
-    """As in a terminal, with spaces that no browser breaks."""
+    """Format a duration as in a terminal, but with spaces at which no browser breaks."""
     return NONE if value is None else text.format_duration(value, THIN)
 
 

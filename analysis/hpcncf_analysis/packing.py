@@ -109,12 +109,12 @@ class Curve:
 
     @property
     def recommended(self) -> Size:
-        """The smallest size whose total speed is as good as the highest."""
+        """Smallest pack size whose total speed is close to the highest."""
         return next(one for one in self.sizes if one.total >= (1 - NEAR_TOTAL) * self.best.total)
 
     @property
     def falls_at(self) -> Size | None:
-        """The first size above the best whose total speed is clearly lower."""
+        """Smallest pack size above the best whose total speed is clearly lower; None if none is."""
         behind = (one for one in self.sizes if one.runs > self.best.runs)
         return next((one for one in behind if one.total < (1 - NEAR_TOTAL) * self.best.total), None)
 
@@ -147,7 +147,7 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
 
 
 def left_out(rows: Sequence[Row]) -> int:
-    """Packed runs that are left out of all curves because their pack is incomplete."""
+    """Number of packed runs missing from all curves because their pack is incomplete."""
     known = [row for row in rows if row.get("instances_per_s")]
     counted = {id(row) for pack in _whole_packs(known) for row in pack}
     return sum(_runs_asked_for(row) > 1 and id(row) not in counted for row in rows)
@@ -179,7 +179,7 @@ def _whole_packs(rows: Sequence[Row]) -> list[Pack]:
 
 
 def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
-    """The median speed of single ranks alone, by their settings and cores."""
+    """(settings, cores) -> median instances per second of single-rank runs not packed."""
     speeds: dict[tuple[Settings, int], list[float]] = defaultdict(list)
     for row in rows:
         if _runs_asked_for(row) == 1 and row["world_size"] == 1:
@@ -189,13 +189,13 @@ def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
 
 
 def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], float]) -> Size:
-    """Summarise the packs of one size; of packs over several GPUs, one GPU's share."""
+    """Summarise the packs of one size, per GPU if a pack spans several GPUs."""
     first = packs[0][0]
     cores = runs * int(first["cpus_per_task"])
     comparable = runs > 1 and not first["gpus_per_node"]
 
     def sums(name: str) -> list[float]:
-        """Sums over every pack that has the figure for all of its runs."""
+        """Sum of a figure over the runs of each pack in which all runs have it."""
         whole = [pack for pack in packs if all(row.get(name) is not None for row in pack)]
         return [runs / len(pack) * sum(row[name] for row in pack) for pack in whole]
 
@@ -216,7 +216,7 @@ def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], 
 
 
 def _overlap(pack: Pack) -> float:
-    """Time in which all runs were active, over their mean duration; 1 for a run alone."""
+    """Time in which all runs were active divided by their mean duration; 1 for a lone run."""
     began = [row.get("worked_from") or 0.0 for row in pack]
     ended = [row.get("worked_to") or 0.0 for row in pack]
     spent = fmean(end - begin for begin, end in zip(began, ended, strict=True))
@@ -247,7 +247,7 @@ def _cells(curve: Curve, size: Size) -> list[str]:
 
 
 def sentences(curve: Curve) -> Iterator[str]:
-    """Sentences about the recommended size, where the total falls, and what limits the evidence."""
+    """Sentences on a curve's best pack size, where the total falls, and doubts about it."""
     if len(curve.sizes) == 1:
         runs = curve.sizes[0].runs
         text = f"only {runs} side by side were measured: others are needed to compare with."

@@ -31,7 +31,7 @@ class PlannedJob:
 
     @property
     def base(self) -> str | None:
-        """The configuration that the job file has outside its grid; None if that is none."""
+        """Id of the job file's configuration without its grid; None without a valid job file."""
         if self.job is None:
             return None
         outside = self.job.model_copy(update={"grid": {}, "points": [], "exclude": []})
@@ -39,18 +39,20 @@ class PlannedJob:
 
     @property
     def epochs(self) -> int | None:
-        """Of the user's job: as the job file has it outside its grid."""
+        """Number of epochs that the job file sets outside its grid; None if it does not train."""
         trains = self.job is not None and self.job.workload == "ncf"
         return self.job.training.epochs if self.job and trains else None
 
     @property
     def of_trials(self) -> bool:
-        """Whether hpcncf tune ends these runs after some of their work."""
+        """Whether these runs are trials of hpcncf tune, which it ends before their work is done."""
         workloads = [run.workload for run in self.runs.values()]
         return any(isinstance(each, Program) and each.trial for each in workloads)
 
     def configuration(self, job: JobSpec) -> str | None:
-        """The id of a job without a grid, on the data as planned; None if its settings clash.
+        """Id of the single configuration of a job without a grid; None if its settings clash.
+
+        Uses the data as planned.
 
         Runs that differ only in their length have the same.
         """
@@ -61,25 +63,28 @@ class PlannedJob:
         return without_length(run)
 
     def expand(self, job: JobSpec) -> list[Run]:
-        """The runs of another job, on the data as planned. Raises UsageError if settings clash."""
+        """Expand another job into runs on the data as planned.
+
+        Raises UsageError if settings clash.
+        """
         keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
         datasets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
         return expand_job(job, keys, datasets).runs
 
     def of(self, one: Configuration) -> str | None:
-        """The same id of a configuration that was run."""
+        """Id of a measured configuration, comparable with `configuration`; None if not planned."""
         run = self.runs.get(one.rows[0]["run_id"])
         return without_length(run) if run else None
 
 
 def without_length(run: Run) -> str:
-    """The id of the run's configuration at one epoch: what it is, however long it was measured."""
+    """Id of the run's configuration without its length, as if it trained for one epoch."""
     training = run.training and run.training.model_copy(update={"epochs": 1, "max_steps": None})
     return configuration_id(run.model_copy(update={"training": training}))
 
 
 def read_planned_job(paths: ResultPaths) -> PlannedJob:
-    """The plan, job file and site of a results folder, the latter two if they can be read here.
+    """Read the plan of a results folder, with its job file and site if readable here.
 
     Raises UsageError if there is no plan.
     """

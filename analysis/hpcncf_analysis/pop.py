@@ -74,7 +74,7 @@ def pop_from_rows(rows: Iterable[Row]) -> Pop | None:
 
 
 def computation_scaling(base: Pop, this: Pop) -> float | None:
-    """Useful core-seconds per instance of the base, divided by this run's.
+    """Useful core-seconds per instance of the base run divided by those of this run.
 
     Below 1, the same work takes longer: caches, memory bandwidth, threads that wait for each
     other.
@@ -88,7 +88,7 @@ def computation_scaling(base: Pop, this: Pop) -> float | None:
 
 
 def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | None:
-    """POP's factors of each configuration's first run with several ranks; None without any.
+    """Table of the POP factors of each multi-rank configuration's first run; None if empty.
 
     Computation scaling is against the base of its series.
     """
@@ -114,7 +114,7 @@ def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | N
 
 
 def describe_slowest_rank(this: Pop) -> str:
-    """`rank 1 on node2, 20 % longer`."""
+    """Describe the slowest rank and its delay, such as `rank 1 on node2, 20 % longer`."""
     if this.slowest_by < SLOWER:
         return "none: within 2\u202f%"
     longer = format_percent(this.slowest_by)

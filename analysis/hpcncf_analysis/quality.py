@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
-    """The runs, with scores taken after as many epochs as every run of the task has.
+    """Return the runs with scores taken after the fewest epochs that any run of a task has.
 
     `scored_epochs` says how many; `hr10_at_end` keeps the score at the end of the run.
 
@@ -57,7 +57,7 @@ Quality = Literal["worse", "better", "alike", "not compared"]
 
 
 def compare_quality(baseline: Configuration, candidate: Configuration) -> Quality:
-    """Whether the candidate's model is worse or better by more than chance explains."""
+    """Compare the candidate's model quality with the baseline's, beyond chance."""
     if quality_gap(baseline, candidate) is None:  # not evaluated, or not on the same task
         return "not compared"
     if is_worse(candidate, baseline):
@@ -66,7 +66,7 @@ def compare_quality(baseline: Configuration, candidate: Configuration) -> Qualit
 
 
 def worse_models(configurations: Sequence[Configuration]) -> set[str]:
-    """Keys of the configurations whose quality does not hold against the best of their task."""
+    """Keys of configurations whose model is clearly worse than the best of the same task."""
     tasks: dict[tuple[Any, ...], list[Configuration]] = {}
     for one in configurations:
         tasks.setdefault(evaluation_task(one), []).append(one)
@@ -78,7 +78,7 @@ def worse_models(configurations: Sequence[Configuration]) -> set[str]:
 
 
 def evaluation_task(one: Configuration) -> tuple[Any, ...]:
-    """The task that a quality score belongs to.
+    """Key of the task a quality score belongs to; only scores of equal keys are compared.
 
     Models are compared after equal numbers of instances, and a rank among all items is not one
     among 99 of them.
@@ -113,7 +113,7 @@ def is_mostly_warmup(row: Row) -> bool:
 
 
 def quality_metric(one: Configuration) -> tuple[str, bool]:
-    """The figure that quality is judged by, and whether higher is better.
+    """Name of the figure by which quality is judged, and whether higher is better.
 
     HR@10; for a command the figure that its job names (`quality`, `better`), by default the
     loss.
@@ -138,7 +138,7 @@ def _higher_is_better(one: Configuration) -> float:
 
 
 def is_worse(one: Configuration, best: Configuration) -> bool:
-    """Whether its quality is lower by more than the slack and by more than chance explains."""
+    """Whether the model of `one` is worse than `best` by more than slack and chance explain."""
     lower = quality_gap(one, best)
     if lower is None:
         return False
@@ -155,7 +155,7 @@ def is_worse(one: Configuration, best: Configuration) -> bool:
 
 
 def quality_gap(one: Configuration, best: Configuration) -> float | None:
-    """How much better the other model is; None if the two cannot be compared."""
+    """Difference by which `best` has the better quality; None if they are not comparable."""
     if evaluation_task(one) != evaluation_task(best):
         return None
     if quality(one) is None or quality(best) is None:
@@ -164,7 +164,7 @@ def quality_gap(one: Configuration, best: Configuration) -> float | None:
 
 
 def chance_margin(one: Configuration, other: Configuration) -> float | None:
-    """Two standard errors of the difference of two shares of hits (binomial, independent).
+    """Two standard errors of the difference between two hit rates (independent binomials).
 
     Both were tested on the same rows, and hit many of them together: the real error is smaller.
     None if the number of test rows is not known.
@@ -201,7 +201,7 @@ class TimeToQuality:
 
 
 def describe_time_to_quality(found: Sequence[TimeToQuality], target: float) -> str:
-    """The configuration that reaches the target first, and how many runs never do."""
+    """Sentence on which configuration reaches the target first, and how many runs never do."""
     if not found:
         return f"No run evaluated HR@10: there is no time to {target:g}."
     runs, reached = sum(each.runs for each in found), sum(each.reached for each in found)
@@ -217,7 +217,7 @@ def describe_time_to_quality(found: Sequence[TimeToQuality], target: float) -> s
 
 
 def time_to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | None:
-    """Seconds and epochs until one run's `epochs` rows reach the target; None if they never do.
+    """(seconds, epochs) until one run's `epochs` rows reach the target; None if never.
 
     The epochs of earlier attempts count as the checkpoint kept them; work that was lost does not.
     """
@@ -232,7 +232,7 @@ def time_to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | 
 def times_to_quality(
     shown: Iterable[Configuration], epochs: Iterable[Row], target: float
 ) -> list[TimeToQuality]:
-    """Time to the target of every configuration with a run that evaluated HR@10."""
+    """Time to the target HR@10 of each configuration that evaluated HR@10."""
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)

@@ -52,8 +52,10 @@ class Effect:
 
 
 def measure_effects(configurations: Sequence[Configuration]) -> list[Effect]:
-    """Of every configuration but the baseline, those that stand on it first; empty where the job
-    names no baseline, or that one measured no speed."""
+    """Effect of each remedy, those added directly to the baseline first.
+
+    Empty if the job names no baseline, or if the baseline has no measured speed.
+    """
     measured = [one for one in configurations if one.speed]
     base = next((one for one in measured if one.rows[0].get("baseline")), None)
     if base is None:
@@ -68,7 +70,7 @@ def measure_effects(configurations: Sequence[Configuration]) -> list[Effect]:
 
 
 def changed_settings(one: Configuration, other: Configuration) -> dict[str, Any]:
-    """Varied settings whose value is another, with `one`'s."""
+    """Varied settings of `one` whose value differs in `other`, dotted name -> value in `one`."""
     ours, theirs = one.rows[0]["varied"], other.rows[0]["varied"]
     return {key: value for key, value in ours.items() if value != theirs.get(key)}
 
@@ -76,7 +78,11 @@ def changed_settings(one: Configuration, other: Configuration) -> dict[str, Any]
 def _find_reference(
     one: Configuration, measured: Sequence[Configuration], apart: Mapping[str, Settings]
 ) -> Configuration:
-    """The one with the most of its changes, and no other: it lacks this one's last remedy."""
+    """Find the configuration that has most of this one's changes and no others.
+
+    It lacks only the last remedy, whose effect the comparison shows. The fastest decides
+    between equals.
+    """
     mine = apart[one.key].items()
     below = [each for each in measured if each is not one and apart[each.key].items() < mine]
     return max(below, key=lambda each: (len(apart[each.key]), each.speed or 0.0))
@@ -101,7 +107,7 @@ def _effect(
 
 
 def _describe_speed(gain: Ratio) -> str:
-    """What the remedy does to the speed, in a few words."""
+    """Describe in a few words how a remedy changes the speed."""
     times = format_ratio(gain.value)
     match gain.verdict:
         case Verdict.FASTER | Verdict.SLOWER if gain.is_within(SLIGHT_GAIN):
@@ -153,13 +159,16 @@ def _row(effect: Effect) -> list[str]:
 
 
 def format_changes(changed: Mapping[str, Any]) -> str:
-    """`loader: batched, num_workers: 2`."""
+    """Format settings without their sections, such as `loader: batched, num_workers: 2`."""
     plain = {k: str(v).lower() if isinstance(v, bool) else v for k, v in changed.items()}
     return ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in plain.items())
 
 
 def describe_effect(effect: Effect) -> str:
-    """What it does, what it costs in cores, memory and start-up, and whether it was repeated."""
+    """Describe a remedy's effect on speed and model, and its cost in cores and memory.
+
+    A slower start-up due to compilation is mentioned, too.
+    """
     if effect.gain.verdict is Verdict.NO_EFFECT:
         return effect.warning
     speed = _describe_speed(effect.gain)
@@ -179,7 +188,7 @@ def describe_effect(effect: Effect) -> str:
 
 
 def _describe_startup(effect: Effect) -> list[str]:
-    """What compilation adds to the start-up, and the steps after which it pays."""
+    """Start-up time that compilation adds and the number of steps that recover it, or empty."""
     compiled = effect.changed.get("training.compile") not in (None, "none")
     longer_s = (effect.one.median("startup_s") or 0.0) - (effect.on.median("startup_s") or 0.0)
     if not compiled or longer_s <= 0:
@@ -192,7 +201,7 @@ def _describe_startup(effect: Effect) -> list[str]:
 
 
 def _step_s(one: Configuration) -> float | None:
-    """Seconds of an optimiser step: a batch and its negatives at the median speed."""
+    """Seconds of an optimiser step, negatives included, at the median speed; None if unknown."""
     row, speed = one.rows[0], one.speed
     instances = (row.get("batch") or 0) * (1 + (row.get("negatives") or 0))
     return instances / speed if speed and instances else None

@@ -40,22 +40,22 @@ TOLERANCE: Final = 0.05
 
 
 def known_interval(low: float | None, high: float | None) -> Interval:
-    """None unless both are known."""
+    """The interval (low, high); None unless both ends are known."""
     return None if low is None or high is None else (low, high)
 
 
 def format_with_interval(value: float | None, interval: Interval, show: Show) -> str:
-    """`1.50×`, and below it `[1.42×–1.58×]` where there is an interval."""
+    """Format a value with its interval, if any, on a second line: `1.50×`, `[1.42×–1.58×]`."""
     return show(value) if interval is None else f"{show(value)}\n{format_interval(*interval, show)}"
 
 
 def distinct(rows: Iterable[Mapping[str, Any]], column: str) -> list[str]:
-    """The known values that runs had, each once."""
+    """Sorted distinct known values of a column."""
     return sorted({row[column] for row in rows if row.get(column)})
 
 
 def comparison_cautions(one: Configuration, base: Configuration) -> list[str]:
-    """Sentence parts; empty where nothing speaks against comparing the two."""
+    """Reasons not to compare a configuration with its base, as sentence parts; may be empty."""
     cautions = []
     for column, called in MODELS.items():
         ours, theirs = distinct(one.rows, column), distinct(base.rows, column)
@@ -72,7 +72,7 @@ def comparison_cautions(one: Configuration, base: Configuration) -> list[str]:
 
 
 def comparison_doubts(shown: Sequence[Configuration]) -> list[str]:
-    """Sentences, the gravest first; empty where nothing speaks against the comparison."""
+    """Sentences of doubt about comparing the configurations, the gravest first; may be empty."""
     doubts = []
     unequal = [
         (one, members[0])
@@ -122,7 +122,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """`1 to 8 ranks × 2 cores · vectorized`."""
+        """Title of the line, such as `1 to 8 ranks × 2 cores · vectorized`."""
         sizes = f"{self.sizes[0]:g} to {self.sizes[-1]:g}"
         if self.grows == "ranks":
             shape = f"{sizes} ranks × {pluralize(self.base.cores / self.base.ranks, 'core')}"
@@ -140,11 +140,11 @@ class Line:
         return [_size(one, self.grows) for one in self.points]
 
     def speeds(self) -> list[list[float]]:
-        """The speeds of every size's repeats."""
+        """Speeds of the repeats at each size, [size][repeat], in the order of `sizes`."""
         return [one.speeds for one in self.points]
 
     def fit(self) -> Law | Refusal:
-        """The law of the line, or why there is none."""
+        """Fit the scaling law to the line's speeds, or return why it cannot be fitted."""
         return fit_law(self.sizes, self.speeds())
 
 
@@ -153,7 +153,7 @@ def _size(one: Configuration, grows: Grows) -> float:
 
 
 def scaling_lines(configurations: Sequence[Configuration]) -> list[Line]:
-    """Every line of two sizes or more, the longest of each series first."""
+    """Lines of at least two sizes within each series, the longest of a series first."""
     found = []
     for series, members in group_by_series(configurations).items():
         lines = [*_lines(series, members, "ranks"), *_lines(series, members, "cores per rank")]
@@ -162,7 +162,11 @@ def scaling_lines(configurations: Sequence[Configuration]) -> list[Line]:
 
 
 def _lines(series: str, members: Sequence[Configuration], grows: Grows) -> list[Line]:
-    """Of several of one size a line has the plainest: the fewest nodes, a thread for each core."""
+    """Lines along which one series grows in ranks or in cores per rank, from two sizes on.
+
+    Of several configurations of one size, a line takes the one on the fewest nodes, with one
+    thread for each core.
+    """
     fixed: Grows = "cores per rank" if grows == "ranks" else "ranks"
     kept: dict[float, list[Configuration]] = {}
     for one in members:
@@ -184,13 +188,13 @@ def _plainness(one: Configuration) -> tuple[int, bool, str]:
 
 
 def lines_to_fit(found: Sequence[Line]) -> list[Line]:
-    """Those of enough sizes for a law; of very many the longest."""
+    """Lines with enough sizes to fit a law; at most the `MAX_LAWS` longest."""
     several = [line for line in found if len(line.points) >= FEWEST_SIZES]
     return sorted(several, key=lambda line: -len(line.points))[:MAX_LAWS]
 
 
 def law_table(shown: Sequence[Configuration]) -> Table | None:
-    """The law along every line of enough sizes; None where there is no such line."""
+    """Table of the scaling law fitted to each line; None if no line could be fitted."""
     rows = []
     for line in lines_to_fit(scaling_lines(shown)):
         usl = line.fit()
@@ -214,7 +218,7 @@ def law_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def format_knee(law: Law) -> str:
-    """`12.4 [9.1–17]`; where speed still grows, from where on nothing is known."""
+    """Format the fastest size with its interval, as `12.4 [9.1–17]`, or `none up to 64`."""
     found = law.knee
     if found is None:
         return f"none up to {law.largest:g}"
@@ -226,8 +230,7 @@ def format_knee(law: Law) -> str:
 
 
 def describe_peaks(shown: Sequence[Configuration]) -> list[str]:
-    """A sentence for each line whose speed peaks within reach, or may: there more makes it
-    slower."""
+    """Sentence for each line whose speed peaks, or may peak, within the law's range."""
     sentences = []
     for line in lines_to_fit(scaling_lines(shown)):
         law = line.fit()
@@ -247,7 +250,7 @@ def describe_peaks(shown: Sequence[Configuration]) -> list[str]:
 
 
 def law_note(shown: Sequence[Configuration]) -> str | None:
-    """Why lines have no law, and which sizes a law leaves aside."""
+    """Sentences on why lines have no law and which sizes a law omits; None if all is fitted."""
     found = scaling_lines(shown)
     fitted = lines_to_fit(found)
     if found and not fitted:
@@ -281,27 +284,27 @@ class WeakComparison:
 
     @property
     def work_ratio(self) -> float:
-        """Instances of an epoch, or of a step, over the base's."""
+        """Work per epoch or step in instances, divided by that of the base."""
         return work_instances(self.one, self.work) / work_instances(self.base, self.work)
 
     @property
     def speedup(self) -> float:
-        """Scaled speed-up (Gustafson 1988): the base's time for this work over the time it took."""
+        """Scaled speed-up (Gustafson 1988): the base's time for the same work over this time."""
         return (self.one.speed or 0.0) / (self.base.speed or 1.0)
 
     @property
     def time_ratio(self) -> float:
-        """Seconds for that work over the base's: 1 is ideal."""
+        """Time per epoch or step divided by the base's; 1 is ideal weak scaling."""
         return self.work_ratio / self.speedup
 
     @property
     def efficiency(self) -> float:
-        """T(base) / T(this), corrected by how far the work for each core is from equal."""
+        """Weak-scaling efficiency: scaled speed-up over the ratio of the cores to the base's."""
         return self.speedup / (self.one.cores / self.base.cores)
 
 
 def weak_scaling(configurations: Sequence[Configuration]) -> list[WeakComparison]:
-    """Every configuration that has a base with less work, by base, then cores."""
+    """Compare configurations whose work grows with the cores with the smallest such one."""
     varying = varying_settings([one.rows[0] for one in configurations]) if configurations else []
     found: list[WeakComparison] = []
     kinds: tuple[Work, ...] = ("epoch", "step")
@@ -320,7 +323,7 @@ def weak_scaling(configurations: Sequence[Configuration]) -> list[WeakComparison
 
 
 def work_instances(one: Configuration, work: Work) -> float:
-    """Of an epoch; or of a step, in positives. 0 where it is not known."""
+    """Instances per epoch, or positives per step, of a configuration; 0 if unknown."""
     if work == "epoch":
         return one.median("instances_per_epoch") or 0.0
     return float(one.rows[0].get("batch") or 0)

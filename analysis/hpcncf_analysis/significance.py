@@ -60,7 +60,11 @@ class Ratio:
     """That of the interval: 0.9 or more, less where there are too few repeats."""
 
     def scaled(self, factor: float) -> Ratio:
-        """The ratio of a figure that is speed times a constant, such as the speed of one core."""
+        """Ratio of a figure that is speed times a constant, such as the speed of one core.
+
+        Value and interval are multiplied by `factor`; the verdict follows from the new
+        interval, unless there were too few repeats or the settings had no effect.
+        """
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         verdict = self.verdict
         if verdict not in (Verdict.TOO_FEW, Verdict.NO_EFFECT) and low and high:
@@ -68,7 +72,7 @@ class Ratio:
         return replace(self, value=self.value * factor, low=low, high=high, p=None, verdict=verdict)
 
     def is_within(self, share: float) -> bool:
-        """Whether the repeats rule out a difference of more than this share."""
+        """Whether the repeats rule out a difference of more than `share` in either direction."""
         if self.low is None or self.high is None or self.verdict is Verdict.TOO_FEW:
             return False
         return self.low >= 1 - share and self.high <= 1 + share
@@ -83,12 +87,12 @@ def compare_repeats(baseline: Sequence[float], candidate: Sequence[float]) -> Ra
 
 
 def compare_times(baseline: Sequence[float], candidate: Sequence[float]) -> Ratio:
-    """Compare by the seconds, or the cost, of the same work: less is faster."""
+    """Compare two configurations by the time or cost of the same work, where less is faster."""
     return compare_repeats(candidate, baseline)  # baseline / candidate: a ratio of speeds
 
 
 def compare_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Ratio:
-    """Compare (baseline, candidate) speeds of several configurations as one change."""
+    """Compare (baseline, candidate) speeds of several configurations as a single change."""
     value = exp(fmean(log(median(after) / median(before)) for before, after in pairs))
     ratios = sorted(b / a for before, after in pairs for a in before for b in after)
     sizes = tuple(sorted((len(before), len(after)) for before, after in pairs))
@@ -116,13 +120,13 @@ def _verdict(low: float, high: float) -> Verdict:
 
 
 def _interval_rank(sizes: tuple[tuple[int, int], ...]) -> int:
-    """Rank of the ratio at each end of the interval, from 1 on; 0 if no data could exclude 1."""
+    """Rank, from 1, of the ratio at each end of the interval; 0 if no data could exclude 1."""
     half = sum(n * m for n, m in sizes) // 2
     return bisect_right(range(half), ALPHA, key=lambda rank: 2 * _chance_of_at_most(rank, sizes))
 
 
 def _chance_of_at_most(number: int, sizes: tuple[tuple[int, int], ...]) -> float:
-    """Chance that at most so many ratios are below 1 if both sides are equally fast."""
+    """Chance that at most `number` ratios are below 1 if both sides are equally fast."""
     total = sum(n * m for n, m in sizes)
     if total > MAX_EXACT:
         spread = sqrt(sum(n * m * (n + m + 1) for n, m in sizes) / 12)
@@ -132,7 +136,7 @@ def _chance_of_at_most(number: int, sizes: tuple[tuple[int, int], ...]) -> float
 
 @lru_cache(maxsize=64)
 def _orders_with_at_most(sizes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-    """Orders of all repeats in which at most 0, 1, 2, ... ratios are below 1.
+    """Number of orders of all repeats with at most 0, 1, 2, ... ratios below 1.
 
     Their generating function is a product of Gaussian binomial coefficients, one for each pair.
     """

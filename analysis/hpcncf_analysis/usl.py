@@ -29,7 +29,7 @@ SEED: Final = 20260105
 
 
 def range_confidence(repeats: int) -> float | None:
-    """That the range of so many repeats holds the median of endless ones; None of one repeat.
+    """Confidence that the range of `repeats` values holds the true median; None below two.
 
     1 - 2^(1 - n), whatever the values' distribution: the median lies outside only where all n fell
     on the same side of it (Conover, Practical Nonparametric Statistics, 1999).
@@ -38,7 +38,7 @@ def range_confidence(repeats: int) -> float | None:
 
 
 def fit_non_negative(design: Floats, targets: Floats) -> Floats:
-    """[case, feature]: the x >= 0 of least |design x - target| for each row of `targets`.
+    """Non-negative least squares: [case, feature] x >= 0 that minimises |design x - target|.
 
     design: [point, feature], of a few features; targets: [case, point]. The solution is the free
     least squares of the features that it uses (Lawson, Hanson 1974): all sets of features are
@@ -82,12 +82,12 @@ class OutOfReach(HpcncfError):
 
 
 def relative_speed(size: float, sigma: float, kappa: float) -> float:
-    """X(N) / lambda."""
+    """Speed at a size relative to size 1 by the USL, X(N) / lambda."""
     return size / (1 + sigma * (size - 1) + kappa * size * (size - 1))
 
 
 def peak_size(sigma: float, kappa: float) -> float:
-    """N*, at least 1; infinite without crosstalk."""
+    """Size N* of the highest speed by the USL, at least 1; infinite if kappa is 0."""
     return max(sqrt((1 - sigma) / kappa), 1.0) if kappa > 0 else inf
 
 
@@ -115,11 +115,14 @@ class Law:
 
     @property
     def largest(self) -> float:
-        """Beyond this size the law is not used: four times the largest measured."""
+        """Largest size at which the law is used: REACH times the largest measured size."""
         return self.sizes[-1] * REACH
 
     def rate(self, size: float) -> float:
-        """Speed at a size. Raises OutOfReach where the measurements do not support it."""
+        """Speed at a size by the law, in instances per second.
+
+        Raises OutOfReach if the size is too far from those measured.
+        """
         if not self.smallest <= size <= self.largest:
             raise OutOfReach(
                 f"the law was fitted to sizes {self.sizes[0]:g} to {self.sizes[-1]:g} and is used "
@@ -128,7 +131,9 @@ class Law:
         return self.rate_of_one * relative_speed(size, self.sigma, self.kappa)
 
     def interval(self, size: float) -> tuple[float, float] | None:
-        """95 % of the resamples' speeds at a size: where the median speed lies, not a single run's.
+        """95 % interval of the median speed at a size; None if no size was repeated.
+
+        A single run may lie outside.
 
         None where no size was repeated. Raises OutOfReach as `rate`.
         """
@@ -145,7 +150,7 @@ class Law:
 
     @property
     def knee(self) -> Knee | None:
-        """None where speed grows as far as the law may be used."""
+        """Size of the highest speed; None if speed grows up to the largest size the law covers."""
         size = peak_size(self.sigma, self.kappa)
         if size > self.largest:
             return None
@@ -155,7 +160,7 @@ class Law:
 
 
 def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:
-    """The resamples' middle 95 %, and the value itself where it lies outside."""
+    """Central 95 % interval of resampled values, widened to hold `value`; None without any."""
     if not resampled:
         return None
     tail = (1 - CONFIDENCE) / 2
@@ -165,7 +170,7 @@ def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, 
 
 
 def fit_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
-    """The law nearest to each size's median speed, by least squares of the relative errors.
+    """Fit the law to the median speed of each size by least squares of relative errors.
 
     `speeds`: of each size its repeats. Intervals come from a bootstrap over the repeats
     (Efron, Tibshirani 1993): each size's repeats are drawn anew from all repeats' deviations.
@@ -200,7 +205,7 @@ def fit_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | 
 
 
 def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
-    """[resample, size] the logarithm of a resample's median over the size's; none: no repeats.
+    """[resample, size] log of a resample's median over the size's; no rows without repeats.
 
     A few repeats of one size show little of their spread: relative deviations are pooled over the
     sizes, each as much larger as a mean of k values hides, sqrt(k / (k - 1)).

@@ -51,7 +51,7 @@ class Directive:
 
 
 def find_directives(text: str) -> tuple[list[Directive], int]:
-    """All directives, and the line of the first command."""
+    """Find all directives of a text; also return the line number of its first command."""
     found: list[Directive] = []
     first_command = 0
     for number, line in enumerate(text.split("\n", MOST_LINES)[:MOST_LINES], 1):
@@ -109,12 +109,18 @@ def _has_option(tokens: Sequence[Token]) -> bool:
 
 
 def _is_dash(word: str) -> bool:
-    """Whether it begins with a character that only looks like `-`, or with a hard blank."""
+    """Return whether a word begins with a character that only resembles `-`.
+
+    A hard blank counts as well.
+    """
     return bool(word) and (word.lstrip("\xa0-")[:1] in tuple(DASHES) or word[0] in "\xa0" + DASHES)
 
 
 def main_scheduler(directives: Sequence[Directive]) -> Scheduler | None:
-    """The scheduler that most directives are for; sbatch reads those of PBS and LSF, too."""
+    """Return the scheduler that most directives belong to; None without directives.
+
+    sbatch reads directives of PBS and LSF, too.
+    """
     counts = {
         name: sum(each.scheduler == name for each in directives)
         for name in ("slurm", "lsf", "pbs", "sge")

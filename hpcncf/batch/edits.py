@@ -24,7 +24,7 @@ class Edit:
 
 
 def merge_edits(edits: Iterable[Edit]) -> list[Edit]:
-    """In the order of lines, one replacement of each line: the first one that was given."""
+    """Sort edits by line, and keep only the first replacement of each line."""
     replaced: dict[int, Edit] = {}
     inserted: dict[tuple[int, tuple[str, ...]], Edit] = {}
     for edit in edits:
@@ -38,12 +38,12 @@ def merge_edits(edits: Iterable[Edit]) -> list[Edit]:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """The text with the changes; its line ends stay as they are."""
+    """Apply edits to a text and return it; its line ends are kept."""
     return "".join(line for _, after in _changes(text, merge_edits(edits)) for line in after)
 
 
 def _changes(text: str, edits: Sequence[Edit]) -> Iterator[tuple[list[str], list[str]]]:
-    """Each line of the text, and what becomes of it."""
+    """Yield each line of the text with the lines that replace it."""
     lines = list(_split(text))
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     by_line: dict[int, list[Edit]] = {}
@@ -69,7 +69,7 @@ def _changes(text: str, edits: Sequence[Edit]) -> Iterator[tuple[list[str], list
 
 
 def _split(text: str) -> Iterator[str]:
-    """Lines with their ends; a form feed or a Unicode separator ends none."""
+    """Split a text into lines with their ends, at line feeds only."""
     start = 0
     while start < len(text):
         end = text.find("\n", start)
@@ -79,8 +79,10 @@ def _split(text: str) -> Iterator[str]:
 
 
 def unified_diff(name: str, text: str, edits: Sequence[Edit]) -> str:
-    """The changes as a unified diff; the reason of each stands after `@@`, where patch and git
-    allow a comment. Empty if nothing changes."""
+    """Format edits of a text as a unified diff; empty if nothing changes.
+
+    The reason of each edit stands after `@@`, where patch and git allow a comment.
+    """
     merged = merge_edits(edits)
     reasons: dict[int, list[str]] = {}
     for edit in merged:

@@ -162,7 +162,7 @@ OLD_LAUNCHERS: Final = ("torch.distributed.launch", "torch.distributed.run")
 
 
 def split_stages(words: Sequence[Argument]) -> list[Stage]:
-    """What the command starts, from the outermost launcher to the program."""
+    """Split a command into the programs that it starts, the outermost launcher first."""
     stages: list[Stage] = []
     remaining = list(words)
     while remaining and len(stages) < 12:
@@ -175,7 +175,7 @@ def split_stages(words: Sequence[Argument]) -> list[Stage]:
 
 
 def _take(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
-    """The stage that a name begins, and the words of the next one."""
+    """Parse the stage that a program's name begins; also return the words of the next stage."""
     if name == "srun":
         options, rest = _slurm_options(words)
         return Stage("srun", name, options, place=head), rest
@@ -210,7 +210,7 @@ def _is_option(argument: Argument) -> bool:
 
 
 def _inner(argument: Argument, start: int) -> Argument:
-    """The value after `=`, from an offset of the word."""
+    """Return the part of an argument behind an offset, such as the value after `=`."""
     text = None if argument.text is None else argument.text[start:]
     return Argument(argument.word, text, argument.origins, start)
 
@@ -275,7 +275,10 @@ def _mpi_options(words: list[Argument]) -> tuple[dict[str, Argument | None], lis
 def _long_options(
     words: list[Argument], flags: frozenset[str]
 ) -> tuple[dict[str, Argument | None], list[Argument]]:
-    """argparse's options up to the program: `--nnodes 2`, `--nnodes=2`, `--nproc_per_node 4`."""
+    """Parse long options up to the program; return the options and the remaining words.
+
+    Known forms: `--nnodes 2`, `--nnodes=2`, `--nproc_per_node 4`.
+    """
     options: dict[str, Argument | None] = {}
     index = 0
     while index < len(words) and _is_option(words[index]):
@@ -300,7 +303,10 @@ def _torchrun(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, 
 
 
 def _as_python(options: Mapping[str, Argument | None], words: list[Argument]) -> list[Argument]:
-    """The words as a Python command, for the launchers that start Python themselves."""
+    """Rewrite a launcher's words as the Python command that the launcher starts.
+
+    With `--no-python` they are unchanged.
+    """
     if "no-python" in options or not words:
         return words
     first = words[0].word
@@ -413,7 +419,7 @@ def _wrapper(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, l
 
 
 def _container(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
-    """`apptainer exec --nv image.sif python ...`, `conda run -n env python ...`."""
+    """Parse a wrapper such as `apptainer exec` or `conda run`; return stage and other words."""
     index = 0
     if words and words[0].text in ("exec", "run", "shell"):
         index = 1

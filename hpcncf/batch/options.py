@@ -70,7 +70,10 @@ class OptionTable:
         return self.values | self.optional | self.flags
 
     def complete(self, name: str) -> list[str]:
-        """The names that a long option may be: getopt takes a beginning that fits one alone."""
+        """Return the full names that a long option may abbreviate, as getopt does.
+
+        The option is valid if there is exactly one.
+        """
         name = ALIASES.get(name, name)
         if name in self.names:
             return [name]
@@ -140,7 +143,7 @@ class Token:
 
 
 def split_directive(line: str, start: int, comments: bool = True) -> tuple[list[Token], str]:
-    """The words of a directive from a column on, and a quote that is never closed, or ''.
+    """Split a directive into words from a column on; also return a quote that is not closed.
 
     As sbatch does: blanks separate, quotes and backslashes keep, `#` begins a comment.
     """
@@ -178,7 +181,7 @@ def split_directive(line: str, start: int, comments: bool = True) -> tuple[list[
 def parse_slurm(
     tokens: Sequence[Token], line: int, table: OptionTable = SLURM
 ) -> tuple[list[Option], int]:
-    """The options of sbatch's or srun's words, up to the first word that is none.
+    """Parse the options of an sbatch directive or an srun command, up to the first other word.
 
     Returns them and the number of words that were read.
     """
@@ -222,7 +225,7 @@ def parse_slurm(
 
 
 def parse_qsub(tokens: Sequence[Token], line: int, scheduler: Scheduler) -> list[Option]:
-    """The options of bsub's or qsub's words; words that belong to no option are passed over."""
+    """Parse the options of a bsub or qsub directive; words without an option are skipped."""
     flags = {"lsf": LSF_FLAGS, "pbs": PBS_FLAGS, "sge": SGE_FLAGS}.get(scheduler, frozenset())
     options: list[Option] = []
     index = 0

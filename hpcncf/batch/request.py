@@ -33,7 +33,7 @@ class Request:
         return option.value if option else None
 
     def number(self, name: str) -> int | None:
-        """The number that a value begins with: 2 of `2-4` and of `2`."""
+        """Return the whole number at the beginning of an option's value: 2 of `2-4`; else None."""
         found = re.match(r"\d{1,7}", self.value(name) or "")
         return int(found[0]) if found else None
 
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def nodes(self) -> int | None:
-        """Nodes, or chunks of PBS, if the script says how many."""
+        """Number of nodes, or of chunks in PBS; None if the script does not say."""
         if self.scheduler == "slurm":
             per_node, tasks = self.number("ntasks-per-node"), self.number("ntasks")
             if "nodes" not in self.options and per_node and tasks:
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def tasks(self) -> int | None:
-        """Tasks, slots or MPI ranks in all, if the script says how many."""
+        """Total number of tasks, slots or MPI ranks; None if the script does not say."""
         if self.scheduler == "slurm":
             per_node, nodes = self.number("ntasks-per-node"), self.nodes
             given = self.number("ntasks")
@@ -81,14 +81,14 @@ class Request:
 
     @property
     def task_count(self) -> int:
-        """Tasks that Slurm counts: one on each node without a request."""
+        """Total number of tasks, by default one, or in Slurm one on each node."""
         if self.tasks is not None:
             return self.tasks
         return (self.nodes or 1) if self.scheduler == "slurm" else 1
 
     @property
     def tasks_on_node(self) -> int | None:
-        """Tasks on each node; None if they may lie on several and nobody knows how many."""
+        """Number of tasks on each node in Slurm; None if it cannot be known."""
         if self.scheduler != "slurm":
             return None
         per_node = self.number("ntasks-per-node")
@@ -101,7 +101,7 @@ class Request:
 
     @property
     def cores_per_task(self) -> int | None:
-        """Cores of each task, if the script says how many."""
+        """Number of cores of each task; None if the script does not say."""
         if self.scheduler == "slurm":
             return self.number("cpus-per-task")
         if self.scheduler == "pbs":
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def cores(self) -> int | None:
-        """Cores that one process on the first node may use; None if it is not known."""
+        """Number of cores that one process on the first node may use; None if unknown."""
         if self.scheduler == "slurm":
             if self.is_exclusive and self.cores_per_task is None:
                 return None
@@ -135,13 +135,15 @@ class Request:
 
     @property
     def asks_for_cores(self) -> bool:
-        """Whether the cores are what the script says: at sites that give whole nodes, it may say
-        no more than their number."""
+        """Whether the script determines the number of cores.
+
+        At sites that allocate whole nodes, it may state only the number of nodes.
+        """
         return bool(COUNTED & set(self.options)) or "nodes" not in self.options
 
     @property
     def gpus_on_node(self) -> int | None:
-        """GPUs of each node; None without a request, or if it is not known."""
+        """Number of GPUs on each node; None if none are requested or the number is unknown."""
         if self.scheduler == "slurm":
             return _slurm_gpus(self)
         if self.scheduler == "lsf":
@@ -213,7 +215,7 @@ def _slurm_gpus(request: Request) -> int | None:
 
 
 def build_request(directives: Sequence[Directive], scheduler: Scheduler) -> Request:
-    """What these directives ask of the scheduler; a later option wins."""
+    """Collect the options of these directives into a request; a later option wins."""
     options: dict[str, Option] = {}
     resources: dict[str, str] = {}
     for directive in directives:
@@ -238,7 +240,7 @@ def build_request(directives: Sequence[Directive], scheduler: Scheduler) -> Requ
 
 
 def _add_resources(value: str, resources: dict[str, str]) -> None:
-    """`select=2:ncpus=8:mem=4gb,walltime=1:00:00`, `nodes=1:ppn=8,mem=4gb`, `h_rt=1:0:0`."""
+    """Add the resources of a `-l` option, such as `nodes=1:ppn=8,mem=4gb`, to a dictionary."""
     for part in value.split(","):
         name, _, given = part.strip().partition("=")
         if name in ("select", "nodes"):
@@ -263,7 +265,7 @@ def _add_lsf(value: str, resources: dict[str, str]) -> None:
 
 
 def parse_array(value: str) -> tuple[int, int] | None:
-    """Number of tasks and largest index of `0-9:3`, `1,5,7` or `1-100%5`."""
+    """Parse an array, such as `0-9:3` or `1,5,7`: number of tasks and largest index, or None."""
     count = largest = 0
     for part in value.partition("%")[0].split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?\s*", part)
@@ -280,6 +282,6 @@ def parse_array(value: str) -> tuple[int, int] | None:
 
 
 def memory_mib(value: str) -> float | None:
-    """Mebibytes of `4G`, `4GB`, `4096`."""
+    """Parse an amount of memory in MiB, such as `4G`, `4GB` or `4096` (MiB); None if invalid."""
     found = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)\s*([kmgt]?)i?b?", value.strip().lower())
     return float(found[1]) * MEMORY_UNITS[found[2]] if found else None

@@ -50,7 +50,10 @@ class Resized:
 
 
 def resize(script: BatchScript, target: Target) -> Resized:
-    """The lines with the target's amounts. A line that was not understood stays as it is."""
+    """Change a script's directives to request the target's amounts.
+
+    A line that is not understood is left as it is, and the result names it.
+    """
     done = Resized()
     if script.scheduler is None:
         done.left.append("no directives of Slurm, LSF, PBS or Grid Engine: nothing to change")
@@ -71,7 +74,7 @@ def resize(script: BatchScript, target: Target) -> Resized:
 
 
 def _is_of_this_script(script: BatchScript, target: Target, done: Resized) -> bool:
-    """Whether the job of the evidence had the cores that the script asks for."""
+    """Return whether the measured job had as many cores as the script requests."""
     request, had = script.request, target.had_cores
     cores = request.cores
     asked = cores * (request.task_count if script.scheduler == "slurm" else 1) if cores else None
@@ -85,7 +88,7 @@ def _is_of_this_script(script: BatchScript, target: Target, done: Resized) -> bo
 
 
 class _Lines:
-    """The script's lines while they are changed."""
+    """Lines of a script while they are being changed."""
 
     def __init__(self, script: BatchScript, done: Resized) -> None:
         self.script, self.done = script, done
@@ -107,7 +110,7 @@ class _Lines:
         return next((each for each in self.script.directives if each.line == line), None)
 
     def value(self, name: str, what: str) -> Option | None:
-        """An option whose value can be changed; says why where it cannot."""
+        """Return an option whose value can be changed; None, and a note of why, if it cannot."""
         option = self.script.request.options.get(name)
         if option is None:
             return None
@@ -120,7 +123,7 @@ class _Lines:
         return option
 
     def set_value(self, option: Option, value: str, reason: str) -> None:
-        """Another value in the option's place; other options of the line stay where they are."""
+        """Replace the option's value in its line; other options are left as they are."""
         text = self.text(option.line)
         old = option.value or ""
         spelled = re.escape(option.spelled)
@@ -218,7 +221,7 @@ def _slurm_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) 
 
 
 def _one_task(lines: _Lines, cores: int, reason: str) -> bool:
-    """Several tasks for a single process: one task with its cores."""
+    """Request one task with its cores in place of several tasks, for a single process."""
     request = lines.script.request
     for name in ("ntasks", "ntasks-per-node"):
         if name in request.options:
@@ -235,7 +238,10 @@ def _one_task(lines: _Lines, cores: int, reason: str) -> bool:
 
 
 def _keeps_memory(lines: _Lines, cores: int, memory: Figure | None) -> bool:
-    """Memory that Slurm counts by core must not shrink with the cores."""
+    """Keep the job's memory while its cores are reduced; return whether that was possible.
+
+    Memory that Slurm counts per core would shrink with the cores.
+    """
     request = lines.script.request
     if "mem" in request.options or "mem-per-gpu" in request.options:
         return True
@@ -296,7 +302,7 @@ def _pbs_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) ->
 def _pbs_resource(
     lines: _Lines, names: tuple[str, ...], value: str, reason: str, what: str
 ) -> bool:
-    """Replace `name=value` wherever a `-l` option of the script has it."""
+    """Replace `name=value` in every `-l` option of the script."""
     pattern = re.compile(rf"(?<![\w])({'|'.join(names)})=([\w:.]+?)(?=[:,\s+]|$)", re.IGNORECASE)
     if what == "time":
         pattern = re.compile(rf"(?<![\w])({'|'.join(names)})=([\d:.]+)(?=[,\s]|$)", re.IGNORECASE)
@@ -338,7 +344,7 @@ def _sge_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) ->
 
 
 def _resize_threads(lines: _Lines, cores: int, before: int | None, reason: str) -> None:
-    """Threads that the script sets as a number, above the cores that are left."""
+    """Reduce numbers of threads in the script that exceed the cores that are left."""
     for assigned in lines.script.assigned:
         number = assigned.value.number
         if not re.fullmatch(r"(?:OMP|MKL|OPENBLAS)_NUM_THREADS", assigned.name):
@@ -416,7 +422,7 @@ def _resize_slurm_memory(lines: _Lines, mib: float, reason: str) -> None:
 
 
 def _slurm_cores_after(lines: _Lines) -> int | None:
-    """Cores of a node once the changes are made."""
+    """Return the number of cores on a node after the changes; None if unknown."""
     from hpcncf.batch.script import read_batch_script
 
     end = lines.script.first_command or len(lines.script.lines) + 1
@@ -432,7 +438,10 @@ def _slurm_cores_after(lines: _Lines) -> int | None:
 
 
 def format_limit(seconds: float, scheduler: str) -> str:
-    """`2-06:00:00` for sbatch, `54:00` for bsub, `54:00:00` for qsub; whole minutes."""
+    """Format a time limit for a scheduler, rounded up to whole minutes.
+
+    For example `2-06:00:00` for sbatch, `54:00` for bsub and `54:00:00` for qsub.
+    """
     minutes = max(ceil(seconds / 60), 1)
     hours, rest = divmod(minutes, 60)
     if scheduler == "lsf":
@@ -458,7 +467,7 @@ def _resize_time(lines: _Lines, figure: Figure) -> None:
 
 
 def limit_of(script: BatchScript) -> float | None:
-    """Seconds that the script asks for; None if it does not say, or not in a known form."""
+    """Return the script's time limit in seconds; None if it has none, or an unknown format."""
     request = script.request
     if script.scheduler == "slurm":
         return _seconds(request.value("time") or "", "slurm")

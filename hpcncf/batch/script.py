@@ -70,7 +70,7 @@ class Start:
 
     @property
     def chain(self) -> tuple[Stage, ...]:
-        """All that start it, from the outermost launcher on."""
+        """All programs that start this one, and its own stages, the outermost launcher first."""
         return (*self.by, *self.stages)
 
     def stage(self, *kinds: str) -> Stage | None:
@@ -118,7 +118,7 @@ class BatchScript:
 
     @cached_property
     def _body(self) -> str:
-        """The text without comments."""
+        """Text of the script without its comment lines."""
         return "\n".join(line for line in self.lines if not line.lstrip().startswith("#"))
 
     @property
@@ -127,18 +127,18 @@ class BatchScript:
         return first if first.startswith("#!") else ""
 
     def pythons(self) -> Iterator[tuple[Start, Stage]]:
-        """Each start of a Python program."""
+        """Yield each start of a Python program, with the stage that is Python."""
         for start in self.starts:
             if start.python is not None:
                 yield start, start.python
 
     def uses(self, *names: str) -> bool:
-        """Whether the script's text mentions a variable outside its comments."""
+        """Return whether the script mentions one of these variables outside its comments."""
         return any(re.search(rf"\b{name}\b", self._body) for name in names)
 
 
 def is_batch_script(text: str) -> bool:
-    """Whether a scheduler would find directives in it, or a person meant it to."""
+    """Return whether the text has directives of a scheduler, even if they are faulty."""
     return main_scheduler(find_directives(text)[0]) is not None
 
 
@@ -147,7 +147,7 @@ def is_shell_script(text: str) -> bool:
 
 
 def read_batch_script(text: str) -> BatchScript:
-    """The script's directives and commands; never raises, whatever the text."""
+    """Parse a script's directives and commands; it accepts any text without an exception."""
     directives, first_command = find_directives(text)
     shell = None
     shebang = text.partition("\n")[0]
@@ -165,8 +165,11 @@ def read_batch_script(text: str) -> BatchScript:
 
 
 def _is_text(directive: Directive, shell: ShellText | None) -> bool:
-    """Whether a line below the first command belongs to a here document, or to a string of another
-    language: a script that writes batch scripts."""
+    """Return whether a directive below the first command is only text.
+
+    It then belongs to a here document, or to a string of another language, in a script that
+    writes batch scripts.
+    """
     if directive.ignored != "after-command" and directive.scheduler in STOPS_AT_COMMAND:
         return False
     if shell is None:
@@ -179,8 +182,10 @@ def _is_text(directive: Directive, shell: ShellText | None) -> bool:
 
 
 def _is_missed(one: Directive, directives: Sequence[Directive], text: str) -> bool:
-    """Whether a directive that is not read was meant to be: what follows is judged as if it were,
-    so that one slip is one complaint."""
+    """Return whether a directive that the scheduler ignores was meant to be read.
+
+    Later checks then assume that it is read, so that one slip causes one complaint.
+    """
     if one.ignored != "commented-out":
         return True
     read = {option.name for each in directives if each.is_read for option in each.options}
@@ -195,7 +200,7 @@ def _is_missed(one: Directive, directives: Sequence[Directive], text: str) -> bo
 
 
 class _Walk:
-    """Follow the commands in order, with what each variable holds."""
+    """Walk through a script's commands in order, and track the values of its variables."""
 
     def __init__(self, script: BatchScript) -> None:
         self.script = script
@@ -302,7 +307,7 @@ class _Walk:
         self.variables, self.exported = before, exports
 
     def expand(self, word: Word) -> Argument:
-        """The word's value, as far as the script tells it."""
+        """Expand a word to its value, as far as the script determines it."""
         texts: list[str] = []
         origins: set[str] = set()
         is_known = True
@@ -349,7 +354,7 @@ class _Walk:
         return Known(text_or_none, known.origins | {name})
 
     def _calculate(self, text: str) -> Known:
-        """`$((SLURM_NTASKS * 2))` of known numbers; no more than two."""
+        """Evaluate an expansion such as `$((SLURM_NTASKS * 2))`, of at most two numbers."""
         origins: set[str] = set()
 
         def value(found: re.Match[str]) -> str:
@@ -376,8 +381,10 @@ class _Walk:
 
 
 def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
-    """What `bash -c` gets: words in single quotes are its own, variables in double quotes are
-    replaced before it starts."""
+    """Return the text that `bash -c` runs, with known variables in double quotes replaced.
+
+    Text in single quotes is kept.
+    """
     pieces = []
     for part in code.word.parts:
         if part.kind == "text":
@@ -393,7 +400,7 @@ def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
 
 
 def _scheduler_variables(request: Request) -> Iterator[tuple[str, Known]]:
-    """What the job's variables hold in the batch script's shell."""
+    """Yield the scheduler's variables with their values in the script's shell."""
     values: dict[str, int | None] = {}
     if request.scheduler == "slurm":
         values = {
@@ -424,7 +431,7 @@ def _scheduler_variables(request: Request) -> Iterator[tuple[str, Known]]:
 
 
 def _unset_variables(request: Request) -> set[str]:
-    """Variables of a job that this one lacks, because no directive asks for what they tell."""
+    """Return the names of Slurm's variables that stay unset, because no option sets them."""
     if request.scheduler != "slurm" or not request.options:
         return set()
     unset = {name for name, option in SLURM_VARIABLES.items() if option not in request.options}

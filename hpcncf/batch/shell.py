@@ -70,14 +70,14 @@ class Word:
 
     @cached_property
     def literal(self) -> str | None:
-        """The word without its quotes; None if the shell replaces a part of it."""
+        """The word's text without quotes; None if the shell replaces a part of it."""
         if any(part.kind != "text" for part in self.parts):
             return None
         return "".join(part.text for part in self.parts)
 
     @cached_property
     def text(self) -> str:
-        """The literal parts, with variables as `$name` and commands as `$(...)`."""
+        """The word's literal text, with variables as `$name` and commands as `$(...)`."""
         return "".join(map(_show_part, self.parts))
 
     def variables(self) -> Iterator[str]:
@@ -128,7 +128,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """`python` of `/usr/bin/python train.py`; empty if it is not known."""
+        """The program's name: `python` of `/usr/bin/python train.py`; empty if it is unknown."""
         return (self.words[0].literal or "").rpartition("/")[2] if self.words else ""
 
     @property
@@ -141,7 +141,7 @@ class Command:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether it may not run at all."""
+        """Whether the command might not run, because of a condition or a function."""
         return self.follows in ("&&", "||") or any(
             block.kind in ("if", "case", "function") for block in self.blocks
         )
@@ -170,12 +170,12 @@ class ShellText:
 
 
 def parse_shell(text: str, first_line: int = 1) -> ShellText:
-    """The commands of the text, whose first line has that number."""
+    """Parse the commands of a shell script, whose first line has the number `first_line`."""
     return _Parser(text, first_line).parse()
 
 
 def parse_word(text: str, line: int = 1) -> Word:
-    """A word alone, as a value between quotes or a part of one."""
+    """Parse a text as a single word, such as a value between quotes."""
     return _Parser(text, line).read_word(0) if text else Word("", 0, line, ())
 
 
@@ -196,7 +196,7 @@ class _Parser:
         self.is_condition = False
 
     def line_at(self, position: int) -> int:
-        """The line of a position; asked in ascending order only."""
+        """Return the line number of a position; positions must be passed in ascending order."""
         if position > self.counted:
             self.line += self.text.count("\n", self.counted, position)
             self.counted = position
@@ -251,7 +251,7 @@ class _Parser:
     # Words
 
     def read_word(self, start: int, until_quote: bool = False) -> Word:
-        """The word that begins at an offset."""
+        """Parse the word that begins at an offset."""
         text, length = self.text, len(self.text)
         line = self.line_at(start)
         position, quoted = start, until_quote
@@ -338,7 +338,7 @@ class _Parser:
         return Part("text", "$", quoted), position + 1
 
     def _closing(self, position: int) -> int | None:
-        """Offset of the parenthesis that closes the one before an offset."""
+        """Find the parenthesis that closes the one before an offset; None if there is none."""
         if self.endless:
             return None
         text, depth = self.text, 1
@@ -372,7 +372,7 @@ class _Parser:
     def _end_command(
         self, words: list[Word], redirects: list[tuple[str, Word]], operator: str, line: int
     ) -> None:
-        """Take what comes before an operator or the end of a line."""
+        """Finish the current command, at an operator or at the end of a line."""
         if self.awaits_pattern and not (words and words[0].raw == "esac"):
             # `a | b)` of a `case`, and blank lines before it, are no commands.
             self.awaits_pattern = operator != ")"
@@ -398,7 +398,7 @@ class _Parser:
             self.follows = operator if operator in ("|", "|&", "&&", "||") else ""
 
     def _take_keywords(self, words: list[Word]) -> Block | None:
-        """Take the reserved words from the front; returns the block that ended, if one did."""
+        """Remove reserved words from the front; return the block that ended, or None."""
         closed: Block | None = None
         self.is_condition = False
         while words:
@@ -438,7 +438,7 @@ class _Parser:
             self.blocks.append(Block(kind, line, name, values))
 
     def _close(self, *kinds: str) -> Block | None:
-        """Leave the innermost block of these kinds; a stray end closes nothing."""
+        """Leave the innermost block of these kinds and return it; None for a stray end."""
         for index in range(len(self.blocks) - 1, -1, -1):
             if self.blocks[index].kind not in kinds:
                 continue
@@ -490,7 +490,7 @@ class _Parser:
         return command
 
     def _read_here_documents(self, position: int) -> int:
-        """Take the here documents that begin on this line; returns where they end."""
+        """Read the here documents that begin on this line; return the offset of their end."""
         for command, end, strips, quoted in self.here_documents:
             blank = r"\t*" if strips else ""
             closing = re.compile(rf"^{blank}{re.escape(end)}\r?$", re.MULTILINE)
@@ -504,7 +504,7 @@ class _Parser:
 
 
 def _assignment(word: Word) -> tuple[str, Word] | None:
-    """`NAME=value`, its value as a word."""
+    """Parse `NAME=value`: return name and value, the value as a word; None for other words."""
     if not word.parts or word.parts[0].kind != "text" or word.parts[0].quoted:
         return None
     found = ASSIGNMENT.match(word.parts[0].text)
@@ -519,7 +519,7 @@ def _assignment(word: Word) -> tuple[str, Word] | None:
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Neighbouring pieces of text as one."""
+    """Merge neighbouring pieces of literal text into one."""
     joined: list[Part] = []
     for (is_text, quoted), group in groupby(parts, lambda each: (each.kind == "text", each.quoted)):
         if is_text:

@@ -67,7 +67,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Top(_Parser):
-    """Lists the commands in groups, as git does."""
+    """Top-level parser, whose help lists the commands in groups."""
 
     def format_help(self) -> str:
         lines = [self.format_usage().strip(), "", DESCRIPTION]
@@ -83,7 +83,7 @@ class _Top(_Parser):
 
 
 def parser(commands: Sequence[str] = VERBS) -> argparse.ArgumentParser:
-    """The parser of these commands: `hpcncf --help` needs none of them, a command only its own."""
+    """Build the argument parser with the given commands."""
     top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
     top.add_argument("--print-completion", choices=SHELLS, help="print a completion script")
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guard_options(words: Sequence[str]) -> list[str]:
-    """The words with `--` before options that are sbatch's, not ours."""
+    """Insert `--` before the first word of `hpcncf sbatch` that is meant for sbatch."""
     if list(words[:1]) != ["sbatch"]:
         return list(words)
     at = 1
@@ -163,7 +163,7 @@ def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _describe_unknown(words: Sequence[str], verb: str | None, top: argparse.ArgumentParser) -> str:
-    """That a command does not take these words."""
+    """Message for words that a command does not take, with a suggestion."""
     command = f"hpcncf {verb}" if verb else "hpcncf"
     options = [option for action in _actions(top) for option in action.option_strings]
     first = next((word for word in words if word.startswith("-")), "")
@@ -175,7 +175,7 @@ def _describe_unknown(words: Sequence[str], verb: str | None, top: argparse.Argu
 
 
 def completion_script(top: argparse.ArgumentParser, shell: str) -> str:
-    """The script that completes commands, options and paths in that shell."""
+    """Generate the completion script of a shell, for commands, options and paths."""
     import shtab
 
     for action in _actions(top):
@@ -187,7 +187,7 @@ def completion_script(top: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Every argument of the parser and of its commands."""
+    """Yield every argument of the parser and of its commands."""
     for action in parser._actions:  # argparse has no public way, and shtab reads the same
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -196,8 +196,10 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _print_json_error(argv: Sequence[str], error: str, code: int) -> None:
-    """If a program reads standard output. The words of `run` are its command's, and its --json
-    takes a file."""
+    """Print an error as JSON if the command was called with `--json`.
+
+    `run` is excluded: its words are those of its command, and its --json takes a file.
+    """
     if "--json" in argv and argv[0] != "run":
         import json
 
@@ -205,8 +207,10 @@ def _print_json_error(argv: Sequence[str], error: str, code: int) -> None:
 
 
 def _open_streams() -> None:
-    """Started without one of the three, the first file we open would become it: a record would
-    take what a command prints. And a name that the terminal's encoding lacks is no reason to end.
+    """Open missing standard streams, and escape characters that the terminal lacks.
+
+    Started without one of the three streams, the first file opened would take its place: a
+    record would take what a command prints.
     """
     for number in range(3):
         try:
@@ -231,7 +235,9 @@ def _check_folder() -> None:
 
 
 def _print_os_error(error: OSError, argv: Sequence[str]) -> int:
-    """Report what no reader or writer caught: a folder without permission, or our own output.
+    """Report an OSError that was not caught, such as a folder without permission.
+
+    Returns the exit code.
 
     `hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.
     Any other OSError that got here is our bug.

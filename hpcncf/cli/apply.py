@@ -112,7 +112,7 @@ def _evidence(what: str, script: BatchScript) -> Evidence:
 
 
 def _from_folder(folder: Path, limit_s: float | None) -> Evidence:
-    """A results folder, a run's or an attempt's."""
+    """Read the evidence from a results folder, a run's folder or an attempt's folder."""
     from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
     from hpcncf.records.plan_file import read_plan
     from hpcncf_analysis.advice.target import from_attempts
@@ -185,7 +185,7 @@ def _ask_sacct(job_id: str) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    """Replace the script by one rename, its mode kept; returns where it is as it was."""
+    """Replace the script atomically, keeping its mode; returns the path of the backup."""
     target = path.resolve()  # a link stays one
     number = 0
     while True:

@@ -24,7 +24,7 @@ from hpcncf.state import status
 def show(
     args: argparse.Namespace, job: JobSpec, site: Site, plan: Plan, paths: ResultPaths
 ) -> None:
-    """Print the scripts of the runs that can be submitted.
+    """Print the batch scripts of all runs that can be submitted.
 
     A single script is printed byte for byte, for sbatch to read. Raises UsageError for a number
     that does not exist, and for several plain scripts if no number selects one.
@@ -77,7 +77,7 @@ def find_refusals(site: Site, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _arrays(tasks: list[Task], quota: Quota) -> list[list[Task]]:
-    """Arrays that `submit` would submit."""
+    """Group tasks into the arrays that `submit` would submit."""
     arrays: list[list[Task]] = []
     send_while_room(tasks, quota, arrays.append)
     if left := len(tasks) - sum(map(len, arrays)):

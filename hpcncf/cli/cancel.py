@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _selected_runs(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
-    """Selected runs, grouped by results folder."""
+    """Find the runs that the arguments name, grouped by results folder."""
     from hpcncf.cli import lookup
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths

@@ -52,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
 def gather(
     folders: Sequence[Path], output: Path | None, seen: Seen | None = None
 ) -> tuple[ResultPaths, Collected]:
-    """Collect the folders and write their tables, to the folder `output` if it is given."""
+    """Collect results folders and write their tables, into `output` if given.
+
+    Returns the paths and the tables.
+    """
     from hpcncf.collect import collect
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
@@ -69,7 +72,7 @@ def gather(
 
 
 def summary(found: Collected) -> str:
-    """`demo: 18 runs: 16 completed, 2 failed`."""
+    """Summarize the states of the runs: `demo: 18 runs: 16 completed, 2 failed`."""
     counts = found.counts()
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     retired = sum(row["retired"] for row in found.runs)

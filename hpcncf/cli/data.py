@@ -226,7 +226,7 @@ def _describe(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _shape(manifest: Manifest) -> str:
-    """Columns of a training row: user, item, label and the context."""
+    """Describe the size of prepared data: rows, columns, pairs and model parameters."""
     return (
         f"{manifest.train_rows:,} training rows x {3 + len(manifest.context_columns)} columns "
         f"({manifest.train_pairs:,} user-item pairs), {manifest.test_rows:,} test rows with "

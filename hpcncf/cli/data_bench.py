@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ways(runs: Sequence[Run]) -> list[Run]:
-    """A run of each way to load, by its name. Raises UsageError where none loads batches."""
+    """Select one run for each distinct way of loading batches, sorted.
+
+    Raises UsageError if no run loads batches.
+    """
     from hpcncf.errors import UsageError
 
     found = {

@@ -95,7 +95,10 @@ def _diagnose_results(folder: Path) -> Named:
 
 
 def _describe(name: str, diagnosis: Diagnosis, number: int) -> Iterator[str]:
-    """The lines of one of so many runs."""
+    """Yield the lines of one run's diagnosis: in full, or one line if there are many runs.
+
+    `number` is the number of diagnosed runs.
+    """
     from hpcncf_analysis.diagnosis.format import counts, describe, disturbance, headline, verdict
 
     named = f" ({name})" if name else ""

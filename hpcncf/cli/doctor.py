@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write_bundle(file: Path, found: dict[str, Any], results: Path) -> None:
-    """One file for a ticket; each part is printed before it is written.
+    """Write a zip file for a support ticket, and print what each part of it contains.
 
     Raises UsageError if the file exists or cannot be written.
     """
@@ -136,7 +136,10 @@ def _slurm_configuration() -> str:
 
 
 def _errors(results: Path) -> Iterator[str]:
-    """Run, rank, outcome, and the type and place of the error; messages may hold data."""
+    """Yield a line for each failed rank: file, outcome, type and place of the error.
+
+    Messages are left out, because they may hold data.
+    """
     from hpcncf.records.schema import RankRecord, RecordError, read_record
 
     records = sorted(
@@ -155,7 +158,7 @@ def _errors(results: Path) -> Iterator[str]:
 
 
 def lines(sections: dict[str, Section], problems: list[str], advised: list[str]) -> list[str]:
-    """Sections of `key  value`, then what is broken and what could be better."""
+    """Lines of the page: sections of `key  value`, then advice, then problems."""
     found = []
     for title, section in sections.items():
         found += [title, *(f"  {key:<18} {value}" for key, value in section.items()), ""]
@@ -222,7 +225,10 @@ def missing() -> list[str]:
 
 
 def start_torch() -> subprocess.Popen[str]:
-    """Import torch in a process of its own: it takes seconds, and a broken one may crash."""
+    """Start a process that imports torch and prints its build and settings.
+
+    It is a process of its own because the import takes seconds and a broken torch may crash.
+    """
     return subprocess.Popen(
         [sys.executable, "-P", "-c", QUESTIONS],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -230,7 +236,7 @@ def start_torch() -> subprocess.Popen[str]:
 
 
 def about_torch(process: subprocess.Popen[str]) -> tuple[Section, str | None]:
-    """Torch's build and settings; and why it cannot be used, if it cannot."""
+    """Read torch's build and settings from its process; also the problem, or None."""
     try:
         out, error = process.communicate(timeout=TORCH_S)
     except subprocess.TimeoutExpired:
@@ -285,7 +291,7 @@ def _allocated() -> str:
 
 
 def trapped() -> list[str]:
-    """That Slurm granted more cores than can be used here."""
+    """Report that Slurm granted more cores than are usable here; empty if all are usable."""
     from hpcncf.launcher.allocation import allocated_cores
     from hpcncf.monitor import cgroup
     from hpcncf.monitor.cgroup import quota, usable, usable_cpus
@@ -298,7 +304,7 @@ def trapped() -> list[str]:
 
 
 def ranks() -> Section:
-    """Which rank this would be, and how it would talk to the others."""
+    """Describe the rank of this process, and where and how it would meet the others."""
     from hpcncf.errors import HpcncfError
     from hpcncf.launcher import environment
     from hpcncf.launcher.rendezvous import choose_interface, own_address, resolved
@@ -370,7 +376,7 @@ def _cluster() -> str:
 
 
 def _command_output(*command: str) -> str:
-    """What the command printed, or that it failed and why."""
+    """Run a command and return its output, or a line that tells why it failed."""
     line = " ".join(command)
     try:
         done = subprocess.run(
@@ -386,8 +392,10 @@ def _command_output(*command: str) -> str:
 
 
 def data() -> Section:
-    """Prepared folders below data/ here, those of no use any more with the reason, and where
-    downloads are looked for."""
+    """Describe the prepared folders below ./data, and where downloads are looked for.
+
+    Unusable folders are listed with the reason.
+    """
     from hpcncf.data.manifest import DataError, content_key
 
     prepared, useless = list[str](), list[str]()
@@ -413,7 +421,7 @@ def _source(folder: Path) -> str:
 
 
 def settings() -> Section:
-    """The allowed variables that are set."""
+    """Environment variables that decide speed and are set here."""
     from hpcncf.records.host import describe_host
 
     found: Section = describe_host()["variables"]
@@ -421,7 +429,7 @@ def settings() -> Section:
 
 
 def advice() -> list[str]:
-    """What works but could hurt."""
+    """List advice on settings that work but could reduce speed."""
     shm = Path("/dev/shm")
     found = []
     if sys.platform == "linux" and (

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(name: str) -> tuple[list[JobFields], list[str]]:
-    """The jobs of a file, a folder of logs, a pipe, or the text itself in quotes; and problems."""
+    """Read the jobs in a file, a folder of logs, a pipe or the text itself; also problems."""
     from hpcncf.explain.logs import job_id_from_name, read_logs
     from hpcncf.explain.read import read_with_problems
 
@@ -126,7 +126,7 @@ def _read(name: str) -> tuple[list[JobFields], list[str]]:
 
 
 def _read_accounting(job: str) -> tuple[list[JobFields], list[str]]:
-    """What Slurm's accounting has of a job, and of a running one what its steps used so far."""
+    """Ask Slurm's accounting for a job; for a running one also what its steps used so far."""
     from hpcncf.explain.read import read_with_problems
 
     if shutil.which("sacct") is None:
@@ -162,7 +162,7 @@ def _end_of(path: Path, most: int) -> str:
 
 
 def _show(explanations: Sequence[Explanation]) -> None:
-    """Print each job; of very many a table, and the one that idled most."""
+    """Print each job; of very many jobs a table, and the job with the most idle core-hours."""
     from hpcncf.cli.output import filled
     from hpcncf.explain.conclude import common_step
 

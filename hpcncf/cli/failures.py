@@ -39,12 +39,12 @@ class Failure:
 
     @property
     def traceback(self) -> list[str]:
-        """Last lines of the traceback; empty if the message says all that a user needs."""
+        """Last lines of the traceback; empty if the message suffices."""
         return self.error.get("traceback", "").rstrip().splitlines()[-LINES:]
 
     @property
     def unsaid(self) -> list[str] | None:
-        """Part of our message that the reason leaves out; None without such a message."""
+        """Lines of our own error message that the reason leaves out; None without one."""
         if not self.error or self.error.get("type") in OF_A_COMMAND:
             return None
         lines = self.error.get("message", "").splitlines()
@@ -62,7 +62,7 @@ def grouped(states: Sequence[RunState]) -> list[Failure]:
 
 
 def _normalize_reason(reason: str) -> str:
-    """The reason without numbers of jobs, ranks and processes, and without node names."""
+    """Replace numbers of jobs, ranks and processes, and node names, to compare reasons."""
     plain = re.sub(r"(Slurm job |rank |task |process |port |pid )[\d_]+", r"\1N", reason)
     return re.sub(r"(task N on )[^\s:]+", r"\1N", plain)
 
@@ -73,7 +73,7 @@ def _error(state: RunState) -> Mapping[str, str]:
 
 
 def failures_page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> str:
-    """Page of failures, empty if nothing failed; `full` adds tracebacks."""
+    """Page of all failures, "" if nothing failed; with `full` including tracebacks."""
     return "\n".join(line for failure in grouped(states) for line in _lines(paths, failure, full))
 
 
@@ -96,8 +96,10 @@ def _lines(paths: ResultPaths, failure: Failure, full: bool) -> Iterator[str]:
 
 
 def _failure_lines(failure: Failure, log: Path | None, full: bool) -> Iterator[str]:
-    """What the reason leaves out: of our own message all, of a traceback the place, of a log that
-    explains nothing the end."""
+    """Yield the details of a failure that its reason leaves out.
+
+    These are the rest of our own message, the place in a traceback, or the end of the log.
+    """
     if failure.unsaid is not None and not failure.traceback:
         yield from (filled(line, INDENT) for line in failure.unsaid)
         return
@@ -109,7 +111,10 @@ def _failure_lines(failure: Failure, log: Path | None, full: bool) -> Iterator[s
 
 
 def log_of(paths: ResultPaths, state: RunState) -> Path | None:
-    """Log that most likely holds the cause: the failed rank's, or the first one."""
+    """Return the log that most likely holds the cause of a failure; None if there is none.
+
+    It is the failed rank's, else that of rank 0.
+    """
     rank = next((record.rank for record in state.ranks if record.outcome == "failed"), 0)
     files = list[Path]()
     if state.attempt is not None:

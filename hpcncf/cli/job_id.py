@@ -26,13 +26,13 @@ def is_job_id(text: str) -> bool:
 
 
 def is_run_id(text: str, results: Path | None) -> bool:
-    """Whether a run's id begins so."""
+    """Whether the id of a run in the results folders begins with `text`."""
     plans = (read_plan(ResultPaths(folder)) for folder in folders_of(results))
     return any(run.id.startswith(text) for plan in plans for run in plan.runs)
 
 
 def find_attempts(job: str, results: Path | None) -> Found:
-    """Attempts that a job, or any task of an array, has started, in the order of their tasks."""
+    """Find the attempts that a Slurm job, or any task of an array, started, by task."""
     found: Found = []
     for folder in folders_of(results):
         for path in ResultPaths(folder).folder.glob("runs/*/attempt-*/claim.json"):
@@ -49,7 +49,7 @@ def _task(claim: Claim) -> int:
 
 
 def describe_unknown(job: str, results: Path | None) -> str:
-    """Why there is no page of the job, and what to do."""
+    """Explain why there are no records of a Slurm job, and what to do."""
     from hpcncf.slurm.query import job_states
 
     where = ", ".join(str(each) for each in folders_of(results)) or "./results (no results)"
@@ -68,7 +68,7 @@ def describe_unknown(job: str, results: Path | None) -> str:
 
 
 def show(found: Found, as_json: bool) -> int:
-    """Print the page of each attempt. Exit code 3: none has left a record."""
+    """Print the summary of each attempt; returns exit code 3 if none left a record, else 0."""
     from hpcncf.cli.output import format_path
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, conclusion, lines
 

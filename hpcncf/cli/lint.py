@@ -142,7 +142,7 @@ def _read(path: Path) -> Source:
 
 
 def _kind(path: Path, text: str) -> Kind:
-    """Directives and the `#!` line tell; the name only where both are missing."""
+    """Classify a file by its directives and `#!` line, else by its suffix."""
     from hpcncf.batch.script import is_batch_script, is_shell_script
 
     first = text.partition("\n")[0]
@@ -160,7 +160,7 @@ def _kind(path: Path, text: str) -> Kind:
 
 
 def _program(sources: Sequence[Source], cores: int | None) -> Program:
-    """What the batch scripts among the files tell of the programs."""
+    """Facts about the linted programs that their batch scripts reveal, such as the cores."""
     from hpcncf.batch.script import read_batch_script
     from hpcncf.lint.rules import Program
 
@@ -204,7 +204,7 @@ def _print_complaints(sources: Sequence[Source]) -> None:
 
 
 def _print_diffs(sources: Sequence[Source]) -> None:
-    """The diffs, and on standard error what no line can mend."""
+    """Print unified diffs; complaints without an edit go to standard error."""
     from hpcncf.batch.edits import Edit, unified_diff
 
     for source in sources:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
-    """Number of runs that share the log; 0 if it belongs to this run alone."""
+    """Number of runs whose output shares this run's log; 0 if the log is its alone."""
     from hpcncf.records.submissions import read_submissions
 
     last = read_submissions(paths).last(run_id)
@@ -61,7 +61,10 @@ def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
 def _select_attempt(
     paths: ResultPaths, run_id: str, number: int | None, rank: int
 ) -> tuple[int | None, list[Path]]:
-    """Select an attempt and its files; None if the last Slurm job has not started one."""
+    """Select an attempt's number and the log files of a rank.
+
+    The number is None if the last Slurm job has not started an attempt.
+    """
     if number is None and (left := _files_without_attempt(paths, run_id, rank)):
         return None, left
     attempt = _attempt(paths, run_id, number)
@@ -69,7 +72,10 @@ def _select_attempt(
 
 
 def _files_without_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
-    """Files of a job that failed before its attempt: broken `setup`, hpcncf not installed."""
+    """Log files of the run's last Slurm job if it failed before it began an attempt.
+
+    Causes are a broken `setup` of the site, or a missing hpcncf.
+    """
     from hpcncf.records.submissions import read_submissions
     from hpcncf.state.decide import slurm_logs
 
@@ -104,7 +110,7 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
 
 
 def _waits(paths: ResultPaths, run_id: str) -> str:
-    """`; it is pending: waiting for higher-priority jobs (Priority)`."""
+    """Describe the state of a run without attempts: `; it is pending: (Priority)`."""
     from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
 
@@ -115,7 +121,10 @@ def _waits(paths: ResultPaths, run_id: str) -> str:
 
 
 def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
-    """The local launcher's log, or the two files that submitit writes for a Slurm task."""
+    """Log files of a rank: one of the local launcher, or two that submitit wrote.
+
+    Raises UsageError if there is none.
+    """
     from hpcncf.errors import UsageError
     from hpcncf.state.decide import attempt_logs
 
@@ -130,7 +139,7 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
 
 
 def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
-    """Whether the run is still active: by its claim and, now and then, by its whole state."""
+    """Build a function that tells whether the run is still queued or running."""
     from hpcncf.records.plan_file import read_plan
     from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state import status
@@ -149,7 +158,7 @@ def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
 
 
 def _print(files: list[Path], more_to_come: Callable[[], bool]) -> bool:
-    """Print all files, interleaving those that grow; return whether there was any output."""
+    """Print all files, following them while more is to come; returns whether any had text."""
     printed = False
     logs = [file.open(errors="replace") for file in files]
     try:

@@ -14,12 +14,12 @@ Found = tuple[ResultPaths, Plan, Run]
 
 
 def folders_of(results: Path | None) -> list[Path]:
-    """The folder that was given; by default all results folders here."""
+    """List the given results folder, or all results folders below ./results."""
     return [results] if results else found_here()
 
 
 def run(run_id: str, results: Path | None) -> Found:
-    """Find the run whose id begins with the text. Raises UsageError for none or several."""
+    """Find the run whose id begins with `run_id`. Raises UsageError for none or several."""
     folders = folders_of(results)
     found: list[Found] = []
     for folder in folders:

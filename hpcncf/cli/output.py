@@ -30,8 +30,10 @@ MAX_VARYING: Final = 5
 
 
 def varies(run: Run, usual: Mapping[str, Any] | None = None) -> str:
-    """`cpus_per_task=2 loader=vectorized repeat=1`: the settings in which the run differs from the
-    `usual_values`; `baseline` if it differs in none."""
+    """Label a run by its varied settings: `cpus_per_task=2 loader=vectorized repeat=1`.
+
+    Settings equal to the `usual_values` are left out; `baseline` if none is left.
+    """
     values = [
         f"{key.partition('.')[2] or key}={_short(key, value)}"
         for key, value in run.varied.items()
@@ -42,8 +44,11 @@ def varies(run: Run, usual: Mapping[str, Any] | None = None) -> str:
 
 
 def usual_values(runs: Sequence[Run]) -> dict[str, Any]:
-    """Varied settings and the values that go without saying: the baseline's, or if many settings
-    vary, the value that most runs have. Empty if few settings vary."""
+    """Values of varied settings that labels of runs leave out.
+
+    These are the baseline's; without one, and if many settings vary, the most common value of
+    each. Empty if few settings vary.
+    """
     base = next((run for run in runs if run.baseline), None)
     if base:
         return dict(base.varied)
@@ -76,7 +81,7 @@ class Retired(argparse.Action):
 
 
 def warn(*lines: str) -> None:
-    """Print a warning to standard error."""
+    """Print warnings to standard error, one line each."""
     for line in lines:
         print(f"hpcncf: {printable(line)}", file=sys.stderr)
 
@@ -102,12 +107,12 @@ def filled(sentence: str, indent: str = "") -> str:
 
 
 def table_layout(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table for this terminal's width."""
+    """Lay out a table for the terminal's width."""
     return Table(list(heads), [list(row) for row in rows]).layout(width())
 
 
 def counts(states: Sequence[RunState]) -> str:
-    """`18 runs: 3 completed, 1 running, 14 pending`, retired ones apart."""
+    """Count runs by state: `18 runs: 3 completed, 1 running`, retired runs apart."""
     active = [state.state for state in states if not state.run.retired]
     tally = {state: active.count(state) for state in dict.fromkeys(active)}
     parts = [f"{number} {state.replace('_', ' ')}" for state, number in tally.items()]
@@ -117,7 +122,7 @@ def counts(states: Sequence[RunState]) -> str:
 
 
 def format_path(path: Path) -> str:
-    """The path as the user would type it here."""
+    """Format a path, relative if it lies below the current folder."""
     with contextlib.suppress(OSError, ValueError):  # elsewhere, or the folder here was removed
         return str(path.relative_to(Path.cwd()))
     return str(path)

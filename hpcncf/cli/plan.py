@@ -62,7 +62,7 @@ def warn_of_job(job: JobSpec) -> None:
 
 
 def missing_programs(runs: Sequence[Run]) -> list[str]:
-    """Warnings about programs, or scripts of an interpreter, that do not exist here."""
+    """Warn about programs, or scripts of an interpreter, that do not exist here."""
     found: dict[str, None] = {}
     for run in runs:
         if not run.words or isinstance(run.workload, str):
@@ -80,7 +80,7 @@ def missing_programs(runs: Sequence[Run]) -> list[str]:
 
 
 def incomplete_packs(plan: Plan) -> list[str]:
-    """Warnings about requests that reserve resources for more runs than they have."""
+    """Warn about requests that reserve resources for more runs than share them."""
     from hpcncf.job.packs import packs_by_resources
 
     lines = []
@@ -168,7 +168,7 @@ def _plain(job: JobSpec, site: Site, plan: Plan, paths: ResultPaths) -> dict[str
 
 
 def _complete(runs: Sequence[Run], paths: ResultPaths) -> dict[str, float]:
-    """Core-hours of each run whose records are in the results folder, by run id."""
+    """Core-hours of each complete run in the results folder, by run id."""
     from hpcncf.collect.resource_columns import elapsed
     from hpcncf.state.decide import is_complete, last_attempt
 
@@ -181,8 +181,11 @@ def _complete(runs: Sequence[Run], paths: ResultPaths) -> dict[str, float]:
 
 
 def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float | None:
-    """Core-hours that the runs not in `done` will take, from those that are: the median of the same
-    configuration, else of all per core. None if nothing is complete."""
+    """Estimate the core-hours of the runs not in `done`; None if no run is complete.
+
+    `done` maps complete runs to core-hours. A run takes the median of its own configuration,
+    else the median per core of all complete runs.
+    """
     from hpcncf.job.identity import configuration_id
 
     hours: dict[str, list[float]] = defaultdict(list)
@@ -203,7 +206,7 @@ def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float
 
 
 def _unprepared(plan: Plan) -> list[str]:
-    """Command that prepares each folder of data that does not exist yet."""
+    """List the commands that prepare the missing data folders."""
     from hpcncf.data.manifest import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]

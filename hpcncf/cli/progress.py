@@ -19,7 +19,7 @@ from hpcncf.text import format_duration, pluralize
 
 
 def describe_arrays(states: Sequence[RunState]) -> list[str]:
-    """`array 123: 40 of 64 done, 8 running, 16 pending: waiting for ... (Priority)`."""
+    """Describe each Slurm array in a line: `array 123: 40 of 64 done, 8 running`."""
     lines = []
     for array in plain_arrays(states):
         by_state = dict(array["states"])
@@ -58,7 +58,7 @@ def plain_arrays(states: Sequence[RunState]) -> list[dict[str, Any]]:
 
 
 def when(text: str) -> str:
-    """`at 14:05`, or with the day if it is not today."""
+    """Format a time: `at 14:05` if it is today, else with the day."""
     moment = query.parse_time(text)
     if moment is None:
         return f"at {text}"
@@ -73,7 +73,7 @@ SAME_FIRST: Final = (
 
 
 def plain_progress(state: RunState) -> dict[str, Any]:
-    """What `status` knows of one run, as plain data for `--json`."""
+    """State and figures of one run as plain data for `--json`."""
     return {
         "id": state.run.id,
         "state": state.state,
@@ -110,8 +110,10 @@ FIGURES: Final = (
 
 
 def run_figures(state: RunState) -> dict[str, float | None]:
-    """Of the whole run once every rank left a record, else of what runs so far. Empty if `states`
-    read no whole records."""
+    """Figures of a run by name, such as its efficiency; None for unknown ones.
+
+    They describe the whole run once every rank left a record, else its progress so far.
+    """
     source: dict[str, Any] = {}
     if has_all_ranks(whole_records(state.ranks)) and state.state not in ("pending", "running"):
         source = measure(state.run, whole_records(state.ranks), None)
@@ -122,7 +124,10 @@ def run_figures(state: RunState) -> dict[str, float | None]:
 
 
 def _at_work_s(state: RunState) -> float | None:
-    """Duration of the run itself; its Slurm job may have processed other runs before."""
+    """Seconds since the run began, or None if unknown.
+
+    Its Slurm job may have processed other runs before.
+    """
     if state.begun_at is not None:
         since = datetime.now(UTC) - datetime.fromisoformat(state.begun_at)
         return max(since.total_seconds(), 0.0)  # the node's clock may be ahead
@@ -131,7 +136,7 @@ def _at_work_s(state: RunState) -> float | None:
 
 
 def sentence(state: RunState) -> str:
-    """`node1, 3 min, training, epoch 2/3, 51,234 instances/s, CPU 98 %`, or why there is none."""
+    """Describe a run: `node1, 3 min, training, epoch 2/3, CPU 98 %`, or why it does not run."""
     figures = run_figures(state)
     parts = []
     if state.state == "running":
@@ -148,7 +153,10 @@ def sentence(state: RunState) -> str:
 
 
 def _cores_in_use(state: RunState, efficiency: float) -> str:
-    """`CPU 98 %`; of a run at work also `1.9 of 2 cores, 412 MiB`, which are those of rank 0."""
+    """Format the CPU efficiency: `CPU 98 %`, for a running run with cores and memory in use.
+
+    While it runs, figures are those of rank 0: `1.9 of 2 cores (CPU 98 %), 412 MiB`.
+    """
     text, now = f"CPU {100 * efficiency:.0f} %", state.progress
     if state.state != "running" or now is None or now.cores_allocated is None:
         return text
@@ -171,7 +179,7 @@ def _too_few_cores(state: RunState) -> str:
 
 
 def describe_too_few_cores(states: Sequence[RunState]) -> list[str]:
-    """Prominent warnings about runs that cannot use the cores Slurm gave them."""
+    """Warn about runs that cannot use all cores that Slurm gave them."""
     return [
         f"{warning} in {_named(runs)}: see how srun binds them (docs/your-cluster.md)"
         for warning, runs in _grouped(states, _too_few_cores).items()
@@ -208,7 +216,7 @@ def _epoch(state: RunState) -> str:
 
 
 def _observed(now: Progress) -> list[str]:
-    """Summary of what the probe has seen: `1,204 steps`, `input 62 %, optimizer 21 %`."""
+    """Summarize the probe's observations: `1,204 steps`, `input 62 %, optimizer 21 %`."""
     most = sorted(now.phases.items(), key=lambda item: -item[1])[:2]
     steps = [f"{now.step:,} steps"] if now.step else []
     return [*steps, *(f"{phase} {share:.0%}".replace("%", " %") for phase, share in most)]
@@ -231,13 +239,13 @@ def table_progress(states: Sequence[RunState]) -> str:
 
 
 def _why_not_sent(state: RunState) -> str:
-    """Shown once for all runs that it holds for, not in each one's line."""
+    """Reason why `submit` left the run out; "" if it did not."""
     first, _, why = state.reason.partition(": ")
     return why if first == NOT_SENT else ""
 
 
 def describe_unsent(states: Sequence[RunState]) -> list[str]:
-    """One line for each reason why `submit` left runs out; failures have a page of their own."""
+    """One line per reason why `submit` left runs out."""
     planned = [state for state in states if state.state == "planned" and not state.run.retired]
     return [
         f"{_named(runs)} not submitted: {why}"
@@ -246,14 +254,14 @@ def describe_unsent(states: Sequence[RunState]) -> list[str]:
 
 
 def _named(states: Sequence[RunState]) -> str:
-    """`5 runs (1a2b3c4d, 5e6f7a8b, 9c0d1e2f, ...)`."""
+    """Count runs and name the first ones: `5 runs (1a2b3c4d, 5e6f7a8b, 9c0d1e2f, ...)`."""
     ids = [state.run.id[:ID] for state in states[:NAMED]]
     more = ", ..." * (len(states) > NAMED)
     return f"{pluralize(len(states), 'run')} ({', '.join(ids)}{more})"
 
 
 def describe_stale(states: Sequence[RunState]) -> list[str]:
-    """One line for each reason why completed runs do not answer today's question."""
+    """One line per reason why completed runs are out of date."""
     causes = [state.stale for state in states if state.stale]
     return [
         f"{pluralize(causes.count(cause), 'completed run')} {cause}: "

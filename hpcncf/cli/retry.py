@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
-    """Runs that somebody cancelled on purpose: a retry is for those that failed."""
+    """Ids of cancelled runs, which a retry leaves out, with a warning about them."""
     from hpcncf.state import status
 
     states = status.states(paths, plan)
@@ -86,7 +86,10 @@ def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
 
 
 def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[Plan, set[str]]:
-    """The plan with more for what ran out, and the runs that get no more."""
+    """Raise memory or time of runs that ran out of them; also returns runs at the limit.
+
+    Returns the new plan and the ids of the runs that cannot get more.
+    """
     from hpcncf.launch import retry
 
     plan, changes = retry.escalate(paths, job, limits)

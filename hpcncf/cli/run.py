@@ -99,7 +99,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _elsewhere(words: list[str]) -> Path:
-    """A folder for the record; without any, the command takes this process's place."""
+    """Create a temporary folder for the record.
+
+    If that fails, the command replaces this process and runs without a record.
+    """
     import tempfile
 
     try:
@@ -131,7 +134,10 @@ def show(recorded: RecordedCommand) -> None:
 
 
 def write_json(path: Path, recorded: RecordedCommand) -> None:
-    """The rank's and the node's record in one file; it cannot change how the command ended."""
+    """Write the records of the rank and the node to one JSON file.
+
+    A failure is only reported: it cannot change how the command ended.
+    """
     import json
 
     from hpcncf.cli.run_summary import conclusion

@@ -46,7 +46,7 @@ def lines(
     ranks: Sequence[RankRecord] | None = None,
     nodes: Sequence[NodeRecord] | None = None,
 ) -> list[str]:
-    """The whole summary, no line wider than 80 columns but for paths.
+    """Lines of the whole summary, at most 80 columns wide except for paths.
 
     `ranks`, `nodes`: all of a program that was started several times; else there is this one.
     """
@@ -73,7 +73,10 @@ def lines(
 
 
 def remedy_lines(rank: RankRecord) -> list[str]:
-    """What became of each remedy that was asked for; of this rank's processes."""
+    """Lines that tell for each requested remedy whether and where it was applied.
+
+    Only the processes of this rank count. Without requested remedies there are none.
+    """
     asked = str(Remedies.model_validate(rank.run.get("remedies") or {}))
     if not asked:
         return []
@@ -97,7 +100,10 @@ def remedy_lines(rank: RankRecord) -> list[str]:
 
 
 def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> list[str]:
-    """What the probe saw: where the time goes and why; empty if it saw nothing."""
+    """Lines that tell where the time of a training program goes, and why.
+
+    They come from the probe, and there are none if it saw no program.
+    """
     if all(each.is_worker for rank in ranks for each in rank.program):
         return []
     from hpcncf_analysis.diagnosis import diagnose, program_text
@@ -164,7 +170,7 @@ def _storage(rank: RankRecord) -> str:
 
 
 def _traffic(nodes: Sequence[NodeRecord]) -> str:
-    """Empty if it is no more than a system's own."""
+    """Network and disk traffic in MiB/s; "" if no more than an idle system's."""
     rates = {TRAFFIC[column]: rate or 0.0 for column, rate in traffic(nodes).items()}
     if max(rates.values()) < IDLE_MIB_S:
         return ""
@@ -172,7 +178,7 @@ def _traffic(nodes: Sequence[NodeRecord]) -> str:
 
 
 def _waited(cpu: Cpu) -> str:
-    """Its threads, for a core and for what the quota let them have."""
+    """Time that the command's threads waited for a CPU and were held back by the quota."""
     if cpu.runqueue_s is None:
         return "not measured"
     held = f", {format_duration(cpu.throttled_s)} held back by the quota" if cpu.throttled_s else ""
@@ -191,7 +197,7 @@ def _gpu(node: NodeRecord) -> str:
 
 
 def _shares(node: NodeRecord) -> dict[int, tuple[float, float]]:
-    """CPU -> shares of the time in which this command used it, and anybody did."""
+    """Map each CPU to two shares of the time: used by this command, and used by anybody."""
     if not sum(node.length_s):
         return {}
     return {
@@ -201,7 +207,10 @@ def _shares(node: NodeRecord) -> dict[int, tuple[float, float]]:
 
 
 def _by_core(node: NodeRecord) -> str:
-    """`98%, 2%, 0%, 0%`: the busiest first, as many as fit a line."""
+    """List this command's share of each CPU, the busiest first: `98%, 2%, 0%, 0%`.
+
+    At most MOST_BY_CORE shares are listed.
+    """
     ours = sorted((share for share, _ in _shares(node).values()), reverse=True)
     if not ours:
         return "not measured"
@@ -210,7 +219,10 @@ def _by_core(node: NodeRecord) -> str:
 
 
 def cpu_lines(node: NodeRecord, marks: Marks) -> list[str]:
-    """A bar for each CPU: ours, others', idle; the busiest where they are many."""
+    """Draw a bar for each CPU: used by this command, used by others, idle.
+
+    Of many CPUs the busiest are drawn.
+    """
     shares = _shares(node)
     if not shares:
         return ["  no CPU was sampled"]
@@ -237,7 +249,7 @@ def _cpu_line(cpu: int, ours: float, busy: float, marks: Marks) -> str:
 
 
 def conclusion(rank: RankRecord, node: NodeRecord) -> str:
-    """One sentence: what the figures mean for the next request."""
+    """Conclude in one or two sentences how many cores the next request should have."""
     cores, used = rank.cores, rank.cores.used
     if used is None or rank.elapsed_s < TOO_SHORT_S:
         return "Too short to say how it uses its cores."

@@ -73,12 +73,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def found_here() -> list[Path]:
-    """All results folders below ./results."""
+    """List all results folders below ./results."""
     return sorted(path.parent for path in Path("results").glob("*/plan.json"))
 
 
 def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
-    """Redraw a terminal; in a log, print a new page only when more than the time has changed."""
+    """Show the states again and again until no run is under way; returns exit code 0.
+
+    A terminal is redrawn; a log gets a line whenever the states have changed.
+    """
     from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state.status import UNDER_WAY
 
@@ -119,7 +122,10 @@ def _plain(folder: Path) -> dict[str, Any]:
 
 
 def _states(folder: Path, ask: Ask, shows_all: bool) -> tuple[str, list[RunState]]:
-    """Read the states; `shows_all` includes figures of ended runs even if there are many."""
+    """Read a job's name and the states of its runs.
+
+    With `shows_all` figures of ended runs are read even if there are many runs.
+    """
     from hpcncf.paths import ResultPaths
     from hpcncf.records.plan_file import read_plan
     from hpcncf.records.schema import RankEnd, RankRecord
@@ -165,5 +171,5 @@ def _describe_job(
 
 
 def _problem(text: str) -> str:
-    """Sentence about Slurm not answering, or about a file that could not be read."""
+    """Format a problem: Slurm that does not answer, or a file that could not be read."""
     return printable(text if text.startswith(("squeue:", "sacct:")) else f"skipped {text}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
-    """Runs that were not submitted, why, and the command that submits them."""
+    """Describe the runs that were not submitted, why, and the command that submits them."""
     no_room, unknown = launched.left_out("no_room"), launched.left_out("unknown")
     commands = _commands(launched, command)
     lines: list[str] = []
@@ -45,8 +45,11 @@ def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
 
 
 def _commands(launched: Launched, command: Sequence[str]) -> dict[str, str | None]:
-    """Commands that submit the rest: when jobs have ended, in fewer tasks, in spite of an unknown
-    state."""
+    """Commands that submit the remaining runs; None where not needed.
+
+    `rest` is for when jobs have ended, `all_at_once` puts several runs into a task, `unknown`
+    ignores an unknown state.
+    """
     from hpcncf.launch.job_arrays import runs_per_task
 
     no_room = [each.run for each in launched.left_out("no_room")]
@@ -130,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _repeated(args: argparse.Namespace) -> list[str]:
-    """Command that submits the remaining runs."""
+    """Words of the command that submits the remaining runs."""
     settings = [word for setting in args.settings for word in ("-s", setting)]
     where = [] if args.results is None else ["--results", str(args.results)]
     cluster = [] if args.cluster == "auto" else ["--cluster", args.cluster]

@@ -47,7 +47,7 @@ MOST_ROWS: Final = 30
 
 
 def positive(text: str) -> float:
-    """A number above 0, of any unit."""
+    """Parse a command-line number above 0."""
     with contextlib.suppress(ValueError):
         if 0 < float(text) < 1e9:
             return float(text)
@@ -173,7 +173,7 @@ def _of_present_files(args: argparse.Namespace, asked: Tuning) -> Tuning:
 
 
 def _show(args: argparse.Namespace, text: str) -> None:
-    """On the way: beside the JSON, and beside a program's table."""
+    """Print a progress message: to standard error with JSON or a program, else to output."""
     print(text, file=sys.stderr if args.json or args.program else sys.stdout, flush=True)
 
 
@@ -187,7 +187,7 @@ def _sending(now: Now) -> str:
 
 
 def _wait(args: argparse.Namespace, now: Now) -> None:
-    """Wait for all runs under way, by their records: another call may have submitted them."""
+    """Wait for all runs of the tuning that are under way, whichever call submitted them."""
     from hpcncf.cli.wait import wait
     from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
@@ -249,7 +249,7 @@ def _plain(now: Now) -> dict[str, Any]:
 
 
 def _plain_trial(tuning: Programs, trial: Trial) -> dict[str, Any]:
-    """Without losses, which stay in the trial's own file."""
+    """Plain data of a program's trial for `--json`, without the losses of its steps."""
     setup = tuning.setups[trial.ask.point]
     return {
         "cores": setup.cores,
@@ -274,7 +274,10 @@ def _spent(now: Now) -> str:
 
 
 def _table(now: Now, heads: Sequence[str], cells: Callable[[Figure], Sequence[str]]) -> list[str]:
-    """Every point that was measured, the fastest first, and those that cannot win."""
+    """Lay out the measured points, the fastest first, and the points that cannot win.
+
+    `heads` are the columns' titles; `cells` gives the values of a figure after its label.
+    """
     from hpcncf.tune.outcome import left_out
 
     figures = sorted(now.known.figures.values(), key=lambda one: one.epoch_s)
@@ -302,7 +305,10 @@ def _doubts(found: Outcome | ProgramOutcome) -> list[str]:
 
 
 def _job_file_outcome(tuning: JobFile, now: Now) -> tuple[dict[str, Any], list[str]]:
-    """As JSON, and in words."""
+    """Outcome of a job file's tuning as plain data for `--json` and as lines of text.
+
+    It also writes the job file to go on with, if there is one.
+    """
     from hpcncf.files import write_text
     from hpcncf.records.plan_file import writing
     from hpcncf.tune.outcome import find_outcome, left_out
@@ -364,7 +370,7 @@ def _job_file_outcome(tuning: JobFile, now: Now) -> tuple[dict[str, Any], list[s
 def _program_outcome(
     tuning: Programs, now: Now, command: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """As JSON, and in words."""
+    """Outcome of a program's tuning as plain data for `--json` and as lines of text."""
     from hpcncf.tune.outcome import find_program_outcome
     from hpcncf.tune.program import MIN_GAIN, Tried
 
@@ -433,7 +439,10 @@ def _program_outcome(
 
 
 def _certainty(tried: Tried, found: ProgramOutcome, unfinished: bool) -> list[str]:
-    """What the trials show against the unchanged program, and whether the budget ended first."""
+    """Number of trials, verdict against the unchanged program, and whether the search ended.
+
+    It is one line, or none if there is nothing to note.
+    """
     of_it, of_base = found.trials
     is_base, ratio = found.setup == tried.base, found.against_unchanged
     notes = [] if is_base or ratio is None else [str(ratio.verdict)]
@@ -443,5 +452,5 @@ def _certainty(tried: Tried, found: ProgramOutcome, unfinished: bool) -> list[st
 
 
 def _in_ms(seconds: float) -> str:
-    """With three digits, as `1,910` and `0.408`."""
+    """Format seconds as milliseconds with three significant digits: `1,910` or `0.408`."""
     return f"{float(f'{1000 * seconds:.3g}'):,.12g}"

@@ -32,7 +32,7 @@ def wait(
     quiet: bool = False,
     patience_s: float = PATIENCE_S,
 ) -> int:
-    """Return when none of the runs is under way: 0 when all are complete, else 3.
+    """Wait until no run is under way; returns 0 if all are complete, else 3.
 
     The wait ends, too, if the state of all of them has been unknown for `patience_s`.
     """
@@ -53,7 +53,11 @@ def wait(
 def _watch(
     paths: ResultPaths, run_ids: Sequence[str], quiet: bool, patience_s: float
 ) -> list[RunState]:
-    """Poll the active runs only: a local run must not be disturbed while it is measured."""
+    """Poll the runs until none is under way, and return their last states.
+
+    Only runs that are under way are read again: a local run must not be disturbed while it is
+    measured.
+    """
     plan, ask = read_plan(paths), RateLimitedStates()
     terminal = sys.stdout.isatty() and not quiet
     found: dict[str, RunState] = {}
@@ -103,7 +107,10 @@ def _print_bar(states: Sequence[RunState]) -> None:
 
 
 def _print_changes(states: Sequence[RunState], printed: dict[str, str]) -> None:
-    """Print runs whose state differs from `printed`, which maps runs to states printed last."""
+    """Print a line for each run whose state has changed since the last call.
+
+    `printed` maps run ids to the states printed last, and is updated.
+    """
     done = sum(state.state not in UNDER_WAY for state in states)
     usual = usual_values([state.run for state in states])
     for state in states:

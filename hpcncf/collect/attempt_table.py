@@ -31,14 +31,14 @@ TOTALS: Final = (
 
 
 def was_killed(attempt: Attempt) -> bool:
-    """Whether the attempt ended without writing its records: only its progress file is left."""
+    """Whether the attempt ended without writing all of its records."""
     return not has_all_ranks(attempt.ranks) and not attempt.alive
 
 
 def attempt_row(
     run: Run, attempt: Attempt, slurm: Account | None, nodes: Sequence[NodeRecord] = ()
 ) -> Row:
-    """The table's row of one attempt.
+    """Build the row of one attempt in the table of attempts.
 
     Its figures come from the ranks' records; for an attempt that was killed, from its last
     progress and from what the monitors of its `nodes` had written by then.
@@ -67,7 +67,7 @@ def attempt_row(
 
 
 def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account | None:
-    """The Slurm step that ran the attempt's ranks, or None."""
+    """Find the Slurm step that ran the attempt's ranks; None if unknown."""
     claim = attempt.claim
     if claim is None or claim.slurm_job_id is None:
         return None
@@ -98,7 +98,10 @@ def error_text(record: RankEnd) -> str | None:
 
 
 def _progress_columns(run: Run, attempt: Attempt, nodes: Sequence[NodeRecord]) -> Row:
-    """Estimated figures of a killed attempt: the last seconds before the kill are missing."""
+    """Estimate the figures of a killed attempt from its last progress report.
+
+    The last seconds before the kill are missing.
+    """
     progress, cores = attempt.progress, run.resources.cores
     if progress is None:
         return {}
@@ -124,7 +127,7 @@ def _shares(elapsed_s: float, cpu_s: float | None, cores: float) -> Row:
 
 
 def totals(rows: Sequence[Row]) -> Row:
-    """Sums over all attempts of a run; Slurm's figures are those of the last attempt.
+    """Sum the figures of all attempts of a run.
 
     A sum is None if no attempt left the figure.
     """
@@ -143,7 +146,7 @@ def totals(rows: Sequence[Row]) -> Row:
 
 
 def silent(rows: Sequence[Row]) -> list[str]:
-    """Warnings about earlier attempts that left no figures and are missing from the totals."""
+    """Warn about earlier attempts without figures, which the totals do not include."""
     return [
         f"attempt {row['attempt']} left no figures: totals over all attempts are without it"
         for row in rows[:-1]

@@ -162,7 +162,7 @@ def run_row(
     data: Outline | None,
     tried: Sequence[Row] = (),
 ) -> Row:
-    """One planned run: its settings, its state, and its figures as far as there are any.
+    """Build the row of one planned run: settings, state, and figures as far as known.
 
     `tried`: a row for each of its attempts.
     """
@@ -205,7 +205,10 @@ def run_row(
 
 
 def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
-    """Every setting of the run; thread counts are those that the ranks report, if known."""
+    """Columns of all settings of a run.
+
+    The number of threads is the one that the ranks report, if known.
+    """
     resources: Row = run.resources.model_dump(mode="json")
     row = resources | {"world_size": run.resources.world_size}
     if run.by_hand:  # it asked for neither: these are the plan's defaults
@@ -238,7 +241,7 @@ def _progress(progress: Progress | None) -> str | None:
 
 
 def rank_row(record: RankRecord) -> Row:
-    """The table's row of one rank; fields are prefixed by their part, as in `cpu_user_s`."""
+    """Build the row of one rank; columns are prefixed by their part, as in `cpu_user_s`."""
     row = {name: getattr(record, name) for name in RANK} | {"error": error_text(record)}
     for part, kind in RANK_PARTS.items():
         values = getattr(record, part)
@@ -251,7 +254,7 @@ def rank_row(record: RankRecord) -> Row:
 
 
 def epoch_rows(ranks: Sequence[RankRecord]) -> Iterator[Row]:
-    """The table's rows of a run's epochs, timed by the slowest rank, which ends the epoch."""
+    """Yield a row for each epoch of a run, with the times of the slowest rank."""
     trained = [record.training for record in ranks if record.training]
     for epochs in zip(*(training.epochs for training in trained), strict=False):
         row = {name: getattr(epochs[0], name) for name in Epoch.model_fields}
@@ -264,8 +267,11 @@ def epoch_rows(ranks: Sequence[RankRecord]) -> Iterator[Row]:
 
 
 def core_rows(node: NodeRecord) -> Iterator[Row]:
-    """One CPU's busy share, ours and others': its highest window, and the mean over time, weighted
-    by the windows' lengths, for they widen as a run grows."""
+    """Yield a row for each CPU of a node: its busy share, mean and peak.
+
+    There are shares of all processes, of this run and of others. Means are weighted by the
+    windows' lengths, because windows widen as a run grows; a peak is the highest window.
+    """
     elapsed_s = sum(node.length_s)
     for cpu, busy, ours in zip(node.cpus, node.busy, node.ours, strict=False):
         # No max(): of thousands of cores with hundreds of windows its call took half of `collect`.
@@ -296,11 +302,11 @@ class Collected:
     """Why Slurm's own accounting has no figures."""
 
     def counts(self) -> dict[str, int]:
-        """State -> runs, retired ones left out."""
+        """Number of runs by state, without retired runs."""
         return dict(Counter(row["state"] for row in self.runs if not row["retired"]))
 
     def frames(self) -> dict[str, pd.DataFrame]:
-        """The same tables for a notebook; what is not known is NaN."""
+        """Build a pandas data frame of each table, by table name; unknown values are NaN."""
         import pandas as pd
 
         frames = {}
@@ -315,7 +321,7 @@ class Collected:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing that could still come.
+        """Whether all runs that are not retired are completed.
 
         A command that `hpcncf run` started is over once it ended, however: nothing starts it again.
         """
@@ -331,7 +337,7 @@ Seen = Callable[[Run, Sequence[RankRecord], Sequence[NodeRecord]], None]
 
 
 def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
-    """Read everything that the job has left so far. Raises UsageError where there is no plan.
+    """Read all records of a job into tables. Raises UsageError if there is no plan.
 
     `seen` gets the records of each run's last attempt while they are at hand: they are not kept,
     and to read them again takes as long as once.
@@ -360,7 +366,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
 
 
 def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
-    """All attempts of the run; the last one's records have been read before."""
+    """List all attempts of the run, the last one from its state, which has read it."""
     if state.attempt is None:
         return []
     *earlier, last = paths.run(state.run.id).attempts()
@@ -385,7 +391,7 @@ class Datasets:
         """Why a folder that is there could not be read."""
 
     def of(self, run: Run) -> Outline | None:
-        """The folder's manifest; None if the folder is gone or holds other data by now."""
+        """Return the manifest of a run's data; None if the data is gone or has changed."""
         if run.data is None:
             return None
         if run.data.path not in self._read:
@@ -425,7 +431,7 @@ def _add(
 
 
 def _own(state: RunState) -> tuple[list[RankRecord], list[str]]:
-    """The run's rank records, one per rank, and the reasons why others were left out."""
+    """Return the run's rank records, one per rank, and why other records were left out."""
     own: dict[int, RankRecord] = {}
     skipped = []
     for record in whole_records(state.ranks):
@@ -454,7 +460,9 @@ def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeR
 
 
 def mark_outliers(runs: Sequence[Row]) -> list[Row]:
-    """The runs, with `outlier` and a warning on those whose speed is far from their repeats'.
+    """Add `outlier`, and a warning, to runs whose speed is far from that of their repeats.
+
+    `outlier` is the run's value over the median of its repeats, None for all other runs.
 
     Of commands that report no speed, the elapsed time counts.
     """
@@ -481,7 +489,9 @@ def mark_outliers(runs: Sequence[Row]) -> list[Row]:
 
 
 def outliers(values: Mapping[str, float]) -> dict[str, float]:
-    """Run -> its value over the median, of the runs far from it; values are above 0.
+    """Map the runs whose value is far from the median to their value over the median.
+
+    Values must be above 0.
 
     Far is a modified z-score, 0.6745 (x - median) / MAD, beyond 3.5 and more than 5 % away. None of
     fewer than three.
@@ -498,7 +508,10 @@ def outliers(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def write(found: Collected, paths: ResultPaths) -> list[Path]:
-    """Write every table atomically as CSV from one snapshot; equal rows give equal bytes."""
+    """Write every table as a CSV file and return the paths; each file is replaced atomically.
+
+    All are from one snapshot, and equal rows give equal bytes.
+    """
     written = []
     with nullcontext() if paths.output else locked(paths):
         for name, table in found.tables().items():
@@ -509,7 +522,7 @@ def write(found: Collected, paths: ResultPaths) -> list[Path]:
 
 
 def merge(several: Sequence[Collected]) -> Collected:
-    """Merge the tables of several jobs; every row begins with its `job`."""
+    """Merge the tables of several jobs; every row gets a first column `job`."""
 
     def rows(name: str) -> list[Row]:
         return [{"job": each.job, **row} for each in several for row in getattr(each, name)]
@@ -527,14 +540,14 @@ def merge(several: Sequence[Collected]) -> Collected:
 
 
 def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
-    """The table's columns and those that only rows have: job, parameters and metrics."""
+    """List a table's columns: `job` if present, the fixed ones, then others by name."""
     others = {key for row in table for key in row} - set(always)
     job = ["job"] if "job" in others else []
     return [*job, *always, *sorted(others.difference(job))]
 
 
 def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
-    """Format one cell: None is empty, lists are joined with `; `, mappings are JSON.
+    """Format a table as CSV: None is empty, lists are joined with `; `, mappings are JSON.
 
     Text that a spreadsheet would take for a formula begins with an apostrophe.
     """

@@ -34,8 +34,11 @@ METRIC: Final = "metric_"
 
 
 def columns(run: Run, ranks: Sequence[RankRecord]) -> Row:
-    """`parameter_lr` and `metric_accuracy`: what rank 0 reported counts for the run, else what the
-    probe saw. Phases are those of all ranks."""
+    """Columns of what the program itself reported, such as `parameter_lr`.
+
+    Metrics are those of rank 0, as `metric_accuracy`; without them, what the probe observed.
+    Phases are those of all ranks.
+    """
     reported: Reported = next((record.reported for record in ranks if record.rank == 0), {})
     known = {name: reported[name] for name in KNOWN if is_number(reported.get(name))}
     shown = {*known, *phases(reported)}
@@ -60,7 +63,10 @@ OBSERVED: Final = {
 
 
 def _observed(ranks: Sequence[RankRecord]) -> Row:
-    """Columns from the probe of a program that trains; empty unless it saw every rank."""
+    """Columns of what the probe observed in a training program.
+
+    Empty unless it observed every rank.
+    """
     programs = [each for record in ranks for each in record.program if not each.is_worker]
     if not programs or len(programs) < max(len(ranks), programs[0].ranks):
         return {}
@@ -84,8 +90,11 @@ def _observed(ranks: Sequence[RankRecord]) -> Row:
 
 
 def _timed(reported: Sequence[Reported]) -> Row:
-    """The shares of the phases that were reported, as of our own training, and the speed where
-    every rank reports its instances: all of them over the longest time of a rank."""
+    """Share of each reported phase in the time of all phases, and instances/s.
+
+    The speed is all instances over the longest time of a rank, and missing unless every rank
+    reports its instances.
+    """
     times = [phases(each) for each in reported]
     seconds = {
         name: sum(each.get(name, 0.0) for each in times)
@@ -107,7 +116,7 @@ def _timed(reported: Sequence[Reported]) -> Row:
 
 
 def phases(reported: Reported) -> dict[str, float]:
-    """Seconds per phase of a step as one rank reported them, without negative values."""
+    """Seconds of each phase that one rank reported, without negative values."""
     return {
         name: float(value)
         for name, value in reported.items()
@@ -135,7 +144,11 @@ WAITS: Final[dict[str, Callable[[RankRecord], float | None]]] = {
 
 
 def columns_waits(ranks: Sequence[RankRecord]) -> Row:
-    """The columns WAITS; a column is None if a rank's record lacks it, as older ones do."""
+    """Columns of waiting and pressure over all ranks; None where a rank's record lacks one.
+
+    Values are summed over the ranks; of pressures the highest counts, and `throttled_s` counts
+    once per node.
+    """
     row: Row = {}
     for name, read in WAITS.items():
         known = all_or_none(map(read, ranks))
@@ -152,14 +165,14 @@ def columns_waits(ranks: Sequence[RankRecord]) -> Row:
 
 
 def all_or_none(values: Iterable[float | None]) -> list[float] | None:
-    """None unless every one is known."""
+    """Return the values as a list; None if any of them is None."""
     found = list(values)
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None unless every one is known."""
+    """Sum the values; None if there are none or any of them is None."""
     known = all_or_none(values)
     return sum(known) if known else None
 
@@ -168,8 +181,11 @@ PACKED: Final = ("pack", "pack_runs", "pack_mps", "worked_from", "worked_to")
 
 
 def columns_packed(ranks: Sequence[RankRecord]) -> Row:
-    """`pack`: the ids of the runs begun side by side, None for a run alone; `worked_from` and
-    `worked_to` in seconds since 1970: first step to last, of a command from start to end."""
+    """Columns of the runs that shared a job, and of the time at work.
+
+    `pack` has their ids, None for a run alone. `worked_from` and `worked_to` are in seconds
+    since 1970: first and last training step, or start and end of a command.
+    """
     pack = next((record.packed for record in ranks if record.packed), None)
     began, ended = training_time(ranks)
     if not ended:
@@ -184,7 +200,7 @@ def columns_packed(ranks: Sequence[RankRecord]) -> Row:
 
 
 def start_and_end(ranks: Sequence[RankEnd]) -> tuple[str, str]:
-    """Start of the first rank and end of the last one."""
+    """Start time of the first rank and end time of the last one, as ISO 8601 text."""
     return (
         min((record.started_at for record in ranks), key=datetime.fromisoformat),
         max((record.ended_at for record in ranks), key=datetime.fromisoformat),
@@ -216,7 +232,7 @@ def columns_gpus(
     seconds_per_epoch: float | None,
     training: tuple[float, float],
 ) -> Row:
-    """The columns GPUS; None without a GPU or without a figure from NVML.
+    """Columns of the GPUs; None without a GPU or without a figure from NVML.
 
     `training`: its begin and end in seconds since 1970. The energy of an epoch is the mean power of
     all GPUs over the windows within, times its seconds; runs that share a GPU have even parts.
@@ -261,7 +277,7 @@ def _throttle_reason(reason: str) -> Series:
 
 
 def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
-    """Mean over all GPUs and windows with a known value, weighted by the windows' lengths."""
+    """Mean of a series over all GPUs and windows with a value, weighted by window length."""
     known = [
         (value * length, length)
         for node in nodes
@@ -273,7 +289,10 @@ def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
 
 
 def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | None]:
-    """Mean power of each of the node's GPUs over the windows between two moments."""
+    """Yield the mean power in W of each GPU of a node between two moments.
+
+    The moments are in seconds since 1970; None if the power is not known.
+    """
     inside = windows_within(node, began, ended)
     for gpu in node.gpus or []:
         known = all_or_none(compress(gpu.energy_j, inside))
@@ -324,7 +343,7 @@ def measure(
     epoch_instances: int | None,
     nodes: Sequence[NodeRecord] = (),
 ) -> Row:
-    """The run's resource figures; all None unless every rank left a record.
+    """All resource figures of a run; None unless every rank left a record.
 
     `epoch_instances` is a full epoch's, positives and negatives, where the data is known.
     """
@@ -375,7 +394,7 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
 
 
 def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:
-    """`TRAFFIC`: MiB over each node's time, summed over the nodes; None without a series."""
+    """Network and disk traffic in MiB/s: each node's mean, summed; None if not recorded."""
     found: dict[str, float | None] = {}
     for column in TRAFFIC:
         series = column.removesuffix("_s")
@@ -386,13 +405,15 @@ def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:
 
 
 def elapsed(ranks: Sequence[RankEnd]) -> float:
-    """Seconds from the first rank's start to the last one's end."""
+    """Seconds from the start of the first rank to the end of the last one."""
     started, ended = map(datetime.fromisoformat, start_and_end(ranks))
     return (ended - started).total_seconds()
 
 
 def usable(ranks: Sequence[RankEnd]) -> float:
-    """Cores that affinity and quota allow: each node's union of CPUs, no more than its quota.
+    """Number of cores that affinity and quota allow, summed over the nodes.
+
+    Each node counts the union of its ranks' CPUs, and no more than its quota.
 
     The ranks of a node share its job's cgroup, so the largest quota seen is the node's.
     """
@@ -408,14 +429,20 @@ def usable(ranks: Sequence[RankEnd]) -> float:
 
 
 def peak(ranks: Sequence[RankRecord]) -> float | None:
-    """The ranks' peaks weighted by their cores: an upper bound, they need not coincide."""
+    """Mean of the ranks' peak CPU efficiencies, weighted by their cores; None if unknown.
+
+    It is an upper bound, because the peaks need not coincide.
+    """
     known = all_or_none(record.cpu.efficiency_peak for record in ranks)
     cores = [record.cores.allocated for record in ranks]
     return ratio(sum(map(mul, known, cores)), sum(cores)) if known else None
 
 
 def memory_peak(ranks: Sequence[RankRecord]) -> float:
-    """Highest sum of the ranks' memory peaks on one node, in MiB: an upper bound."""
+    """Peak memory in MiB on the node where the sum over its ranks is highest.
+
+    It is an upper bound, because the ranks' peaks need not coincide.
+    """
     nodes: dict[int, float] = defaultdict(float)
     for record in ranks:
         nodes[record.node_index] += record.memory.rss_peak_mib
@@ -423,7 +450,7 @@ def memory_peak(ranks: Sequence[RankRecord]) -> float:
 
 
 def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
-    """Warnings about the run's figures: those of its ranks and those of the sums."""
+    """List the warnings of the ranks and those about the run's figures, each once."""
     found = [warning for record in ranks for warning in record.warnings]
     if not has_all_ranks(ranks):
         return list(dict.fromkeys(found))
@@ -444,5 +471,5 @@ def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
 
 
 def distinct(values: Iterable[Any]) -> str | None:
-    """The distinct values in order of appearance; None if there are none."""
+    """Join the distinct values in order of appearance; None if there are none."""
     return ", ".join(dict.fromkeys(str(value) for value in values if value)) or None

@@ -76,7 +76,7 @@ def ratio(part: float, whole: float) -> float | None:
 def efficiency_in_training(
     ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]
 ) -> float | None:
-    """CPU efficiency over the windows between the slowest rank's first step and its last.
+    """CPU efficiency between the slowest rank's first and last training step, as a fraction.
 
     Start-up (imports, joining the group, loading) is left out; evaluation is not. None if no whole
     window lies there, or if the nodes' series missed some of the ranks.
@@ -95,12 +95,15 @@ def efficiency_in_training(
 
 
 def in_training(ranks: Sequence[RankRecord], node: NodeRecord) -> list[bool]:
-    """Whether each window of the node's series lies within the `training_time`."""
+    """List for each window of the node's series whether it lies within the training."""
     return windows_within(node, *training_time(ranks))
 
 
 def windows_within(node: NodeRecord, began: float, ended: float) -> list[bool]:
-    """Whether each window of the node's series lies between two moments."""
+    """List for each window of the node's series whether it lies between two moments.
+
+    The moments are in seconds since 1970.
+    """
     offset = datetime.fromisoformat(node.started_at).timestamp()
     return [
         began <= offset + start and offset + start + length <= ended
@@ -109,7 +112,10 @@ def windows_within(node: NodeRecord, began: float, ended: float) -> list[bool]:
 
 
 def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
-    """The slowest rank's first step and its last, in seconds since 1970; empty without training."""
+    """Begin and end of training in seconds since 1970; (0, 0) if a rank did not train.
+
+    These are the latest first step and the latest last step of a rank.
+    """
     began, ended = 0.0, 0.0
     for record in ranks:
         if record.training is None:
@@ -122,8 +128,10 @@ def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
 
 
 def memory_growth(nodes: Sequence[NodeRecord], begun_s: float = 0.0) -> float | None:
-    """MiB by which the anonymous memory of the run's processes grew steadily, on the node where it
-    was most; None if it grew on none."""
+    """Steady growth of the processes' anonymous memory in MiB; None if there is none.
+
+    It is that of the node with the strongest growth.
+    """
     found = [
         steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib, begun_s)
         for node in nodes
@@ -133,7 +141,10 @@ def memory_growth(nodes: Sequence[NodeRecord], begun_s: float = 0.0) -> float | 
 
 
 def others_cores(nodes: Sequence[NodeRecord]) -> float | None:
-    """Cores' worth of the run's CPUs that other processes used, mean over time, all nodes."""
+    """Mean number of the run's cores that other processes used, summed over the nodes.
+
+    None if it was not recorded.
+    """
     means = [
         ratio(sum(map(mul, node.others_cores, node.length_s)), sum(node.length_s)) for node in nodes
     ]
@@ -142,8 +153,9 @@ def others_cores(nodes: Sequence[NodeRecord]) -> float | None:
 
 
 def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
-    """`step_drift` and `pause_share`, of the rank in which each is furthest from 0; None if too
-    little is known.
+    """Drift of the step time and share of pauses, `step_drift` and `pause_share`.
+
+    Both are those of the rank in which they are furthest from 0; None if too little is known.
 
     A pause is a step over ten times the median (and over 50 ms); its share is of the counted time.
     """
@@ -161,7 +173,10 @@ def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
 
 
 def drift(part: TrainingRecord) -> float | None:
-    """The median step of the last third over that of the first, less 1; warm-up steps left out."""
+    """Median step time in the last third over that in the first third, minus 1.
+
+    Warm-up steps are left out. None if there are too few steps.
+    """
     seconds = part.batches.seconds[-(-part.warmup_steps // part.batches.every) :]
     if len(seconds) < FEWEST:
         return None
@@ -171,7 +186,7 @@ def drift(part: TrainingRecord) -> float | None:
 
 
 def unsteady(row: Mapping[str, Any]) -> list[str]:
-    """Reasons why one figure cannot describe the run's speed; empty for a steady run."""
+    """List the reasons why one figure cannot describe the run's speed."""
     drifted, paused = row["step_drift"], row["pause_share"]
     found = []
     if drifted is not None and abs(drifted) > DRIFTED:
@@ -190,7 +205,7 @@ def unsteady(row: Mapping[str, Any]) -> list[str]:
 def figures_trained(
     run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None
 ) -> Row:
-    """The columns TRAINED; None unless every rank trained.
+    """Columns of training speed, phases and quality; None unless every rank trained.
 
     `full_epoch`: the instances of a whole epoch, if the data is known.
     """
@@ -226,8 +241,10 @@ def _epoch(
     speed: float | None,
     full_epoch: int | None,
 ) -> Row:
-    """A whole epoch's training at the run's speed, so that both are from the same steps: warm-up
-    belongs to neither. Extrapolated if `max_steps` cut every epoch short."""
+    """Columns of the time and cost of a whole epoch at the run's speed, without warm-up.
+
+    They are marked as extrapolated if `max_steps` cut every epoch short.
+    """
     gpus = run.resources.gpus_per_node * run.resources.nodes / run.resources.runs_per_gpu
     cut = run.training is not None and run.training.max_steps is not None
     whole = [
@@ -248,13 +265,16 @@ def _epoch(
 
 
 def _own_epochs(part: TrainingRecord) -> list[Epoch]:
-    """Epochs of this attempt, without those that an earlier attempt computed."""
+    """List the epochs that this attempt finished, without those of earlier attempts."""
     return [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
 
 
 def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
-    """The slowest rank's time and the pairs that all ranks scored in it: medians over the epochs.
-    None if none was evaluated, the pairs if the record lacks them."""
+    """Median seconds per evaluation and median number of pairs scored per second.
+
+    The time is the slowest rank's, the pairs are those of all ranks. None without evaluation;
+    the speed is None if the record lacks the pairs.
+    """
     evaluations = [
         (max(each.evaluation_s for each in epochs), epochs[0].evaluation_pairs)
         for epochs in zip(*map(_own_epochs, trained), strict=False)
@@ -268,7 +288,7 @@ def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
 
 
 def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
-    """Each phase's share of the counted steps' time, over all ranks."""
+    """Share of each phase in the counted steps' time, over all ranks."""
     seconds = {
         phase: sum(getattr(part.phases, f"{phase}_s") for part in trained)
         for phase in PHASES_TRAINED
@@ -278,7 +298,10 @@ def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
 
 
 def _sync(trained: Sequence[TrainingRecord]) -> Row:
-    """Seconds of synchronisation in a rank's mean step; None for a single rank."""
+    """Columns of synchronisation per step: transport, milliseconds and bytes.
+
+    They are means over the ranks' steps, and None for a single rank.
+    """
     syncs = [part.sync for part in trained if part.sync]
     steps = sum(part.counted_steps for part in trained)
     if not syncs or not steps:
@@ -303,7 +326,7 @@ def _quality(first: TrainingRecord) -> Row:
 
 
 def reports(progress: Progress) -> list[str]:
-    """A command's latest reports in words: `epoch 3/10`, `loss 0.25`."""
+    """Format a command's latest reports: `epoch 3/10`, `loss 0.25`."""
     shown = dict(progress.reported)
     epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
     shown.pop("instances_per_s", None)

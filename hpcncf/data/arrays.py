@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 
 
 def row_dtype(numbers: int, small: int) -> np.dtype[Any]:
-    """A training row in its file: user, item, `numbers` float and `small` byte context columns.
+    """Dtype of a training row: user, item, float `numbers` and byte `small` context columns.
 
     A row lies together, since rows, or blocks of them, are read at random and each place costs a
     page-table walk.
@@ -28,7 +28,7 @@ def row_dtype(numbers: int, small: int) -> np.dtype[Any]:
 def pack_rows(
     users: NDArray[Any], items: NDArray[Any], context: NDArray[Any], small: int
 ) -> NDArray[Any]:
-    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n].
+    """Pack `users` [n], `items` [n] and `context` [n, columns] into training rows [n].
 
     The last `small` columns hold only whole numbers from 0 to 255.
     """
@@ -40,7 +40,7 @@ def pack_rows(
 
 
 def unpack_context(rows: NDArray[Any]) -> Floats:
-    """[n, columns]: the context of packed rows [n], or [columns] of one row."""
+    """Context [n, columns] of packed rows [n], or [columns] of a single row."""
     return np.concatenate([rows["numbers"], rows["small"]], axis=-1, dtype=np.float32)
 
 
@@ -72,7 +72,7 @@ class Split:
 
 
 def items_by_user(rows: Rows) -> tuple[Int64s, Int32s]:
-    """`indptr` [users + 1] and the items of each user, sorted, each once."""
+    """Bounds `indptr` [users + 1] and each user's distinct items, sorted."""
     user_count, item_count = len(rows.user_names), rows.item_count
     pairs = np.sort(rows.users.astype(np.int64) * item_count + rows.items)
     # np.unique would build a hash table several times as large.
@@ -95,7 +95,9 @@ _TYPICAL_LOAD: Final = 24  # few buckets with this many items overflow
 
 
 def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint16]]:
-    """Bounds [users + 1] of each user's buckets, one or more, and the buckets [n, SLOTS].
+    """Build the bounds [users + 1] of the users' buckets, and the buckets [n, SLOTS].
+
+    Every user has at least one bucket.
 
     User u's positives are positives[indptr[u]:indptr[u + 1]], each once.
     """
@@ -111,7 +113,7 @@ def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np
 
 
 def bucket_of(items: Int32s | Int64s, counts: Int64s) -> Int64s:
-    """The bucket of each item, of `counts` buckets."""
+    """Index of the bucket of each item, from 0 to `counts` - 1."""
     spread = items.astype(np.uint32) * _GOLDEN  # modulo 2^32
     return (spread.astype(np.uint64) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
@@ -119,7 +121,10 @@ def bucket_of(items: Int32s | Int64s, counts: Int64s) -> Int64s:
 def possible_positives(
     bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s
 ) -> Int64s:
-    """Flat indices of `items` [n, k] that may be positives of their users [n], with repeats."""
+    """Flat indices of those `items` [n, k] that may be positives of their users [n].
+
+    An index may occur more than once. All others are certainly not positives.
+    """
     first = bounds[users]
     at = first[:, None] + bucket_of(items, (bounds[users + 1] - first)[:, None])
     same = table.take(at.reshape(-1), axis=0) == items.astype(np.uint16).reshape(-1, 1)
@@ -128,7 +133,7 @@ def possible_positives(
 
 
 def _bucket_counts(held: Int64s, owners: Int64s, positives: Int32s) -> Int64s:
-    """Each user's number of buckets, raised step by step until none overflows."""
+    """Number of buckets for each user, raised from an estimate until none overflows."""
     counts = np.where(held <= SLOTS, 1, -(-held // _TYPICAL_LOAD))
     unsure = held > SLOTS
     while unsure.any():

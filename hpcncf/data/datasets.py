@@ -87,7 +87,9 @@ def prepare_frappe(
 def prepare_frappe_or_synthetic(
     folder: Path, seed: int, test_negatives: int, force: bool, report: Report, url: str = URL
 ) -> tuple[PreparedFolder, str | None]:
-    """Prepare Frappe; if it is unavailable, synthetic data of its shape, with the reason.
+    """Prepare Frappe; if it is unavailable, prepare synthetic data of its shape.
+
+    The second value is the reason why Frappe is unavailable, or None.
 
     Real data in the folder is kept if Frappe is unavailable, and replaces synthetic data if not.
     Raises DataError if the folder has another format, unless forced.
@@ -115,7 +117,7 @@ def cache_folder() -> Path:
 
 
 def find_zip(report: Report, url: str = URL) -> Path:
-    """The zip in HPCNCF_DATA or the cache, else downloaded into the cache.
+    """Find Frappe's zip in HPCNCF_DATA or the cache, else download it into the cache.
 
     Raises Unavailable naming the folders that were searched, and what to do.
     """
@@ -137,7 +139,10 @@ def find_zip(report: Report, url: str = URL) -> Path:
 
 
 def download(url: str, sha256: str, to: Path) -> None:
-    """Download a published file, complete or not at all. Raises Unavailable with the reason."""
+    """Download a published file and check its SHA-256. Raises Unavailable with the reason.
+
+    No incomplete file is left behind.
+    """
     answers: Queue[bytes | Exception] = Queue()
 
     def read() -> None:
@@ -172,7 +177,7 @@ def download(url: str, sha256: str, to: Path) -> None:
 
 
 def read_frappe(source: Path) -> Iterator[NamedBlock]:
-    """The kept rows of the zip, in the order of `frappe.csv`, as one block."""
+    """Yield the filtered rows of Frappe's zip as one block, in the order of `frappe.csv`."""
     names = ["user", "item", "cnt", *CATEGORIES]
     rows = [
         (
@@ -238,7 +243,7 @@ def prepare_movielens(
     force: bool = False,
     report: Report = lambda _: None,
 ) -> PreparedFolder:
-    """Prepare a ratings file, or the one in a folder."""
+    """Prepare a MovieLens ratings file, given itself or by its folder."""
     if source.is_dir():
         found = [source / name for name in SEPARATORS if (source / name).is_file()]
         if not found:
@@ -251,7 +256,7 @@ def prepare_movielens(
 
 
 def read_ratings(source: Path, report: Report) -> Iterator[NamedBlock]:
-    """The ratings, a block at a time, with their times in seconds since 1970.
+    """Yield blocks of MovieLens ratings, with times in seconds since 1970.
 
     Raises DataError with the line of the first broken one.
     """
@@ -267,7 +272,7 @@ def read_ratings(source: Path, report: Report) -> Iterator[NamedBlock]:
 
 
 def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
-    """User, item and time."""
+    """Parse a line of a ratings file into user, item and time."""
     fields = line.split(separator)
     if len(fields) != 4:
         spelled = separator.replace("\t", "TAB")
@@ -287,7 +292,7 @@ ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
 
 
 def prepare_ncf_files(folder: Path, source: Path, force: bool = False) -> PreparedFolder:
-    """Prepare the three files of a folder, or those that begin with `source`."""
+    """Prepare the NCF paper's three files, given by folder or by the start of their names."""
     files = _find_files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
     recipe = Recipe("ncf", describe_source(files), {})
@@ -335,7 +340,7 @@ def read_ncf_files(files: list[Path]) -> Split:
 
 
 def _read_pairs(path: Path) -> Int64s:
-    """[rows, 2]: user and item; rating and time are not used."""
+    """Read the pairs [rows, 2] of user and item; rating and time are not used."""
     pairs = []
     for where, line in read_lines(path):
         fields = line.split("\t")

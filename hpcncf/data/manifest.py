@@ -115,7 +115,7 @@ class Manifest(Outline):
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model at its default widths: 40 per user and item, and the layers'."""
+        """Number of parameters of a model of default widths for this data."""
         inputs = 64 + len(self.context_columns)
         return 40 * (self.users + self.items) + 32 * inputs + 32 + 16 * 32 + 16 + 8 * 16 + 8 + 17
 
@@ -125,7 +125,7 @@ class Manifest(Outline):
 
     @property
     def ranking_warning(self) -> str | None:
-        """Why ranking among the sampled negatives is meaningless; None if it is not."""
+        """Warning that HR@10 among the sampled negatives is meaningless; None if it is not."""
         if self.test_negatives >= TOP_K or not self.test_rows:
             return None
         return (
@@ -136,8 +136,11 @@ class Manifest(Outline):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises DataError if the folder is missing or incomplete, OtherFormat if it was prepared for
-    another version."""
+    """Read the manifest of a prepared folder.
+
+    Raises DataError if the folder is missing or incomplete, OtherFormat if it was prepared for
+    another version.
+    """
     plain = _read_plain(folder)
     found = _validate(folder, Outline, plain)
     if found.format_version > FORMAT_VERSION:
@@ -148,12 +151,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_outline(folder: Path) -> Outline:
-    """The outline of a folder of any format. Raises DataError if it is missing or incomplete."""
+    """Read the outline of a folder of any format. Raises DataError if it is incomplete."""
     return _validate(folder, Outline, _read_plain(folder))
 
 
 def content_key(folder: Path) -> str | None:
-    """The key of the content; None if nothing is prepared. Raises DataError if it is broken."""
+    """Key of the folder's content; None if nothing is prepared there.
+
+    Raises DataError if the folder is broken.
+    """
     return read_manifest(folder).key if is_prepared(folder) else None
 
 
@@ -212,7 +218,7 @@ def advise_preparing_again(folder: Path, found: Outline) -> str:
 def prepare_command(
     dataset: str | None, folder: Path, options: Mapping[str, Any] | None = None
 ) -> str:
-    """The command that prepares the folder, or prepares it again with its `options`.
+    """Build the command that prepares a folder, or prepares it again with `options`.
 
     The user fills in capitals and `...`.
     """
@@ -230,7 +236,10 @@ def prepare_command(
 
 
 def check_arrays(folder: Path) -> None:
-    """Raises DataError with the first array that is missing, truncated or of another length."""
+    """Check that every array has the size that the manifest says.
+
+    Raises DataError with the first array that is missing, truncated or of another length.
+    """
     manifest = read_manifest(folder)
     advice = advise_preparing_again(folder, manifest)
     for name, (kind, shape) in array_types(manifest).items():
@@ -250,7 +259,7 @@ def check_arrays(folder: Path) -> None:
 
 
 def array_types(manifest: Manifest) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Each array's name -> its type, as numpy's kind and bytes, and its shape.
+    """Map each array's name to its type (numpy's kind and bytes) and its shape.
 
     A training row has fields (data/arrays.py); here it is bytes.
     """
@@ -270,7 +279,10 @@ def array_types(manifest: Manifest) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _header_bytes(path: Path) -> int | None:
-    """Bytes before the array; None if this is no .npy file. Its format: numpy.lib.format."""
+    """Size in bytes of a .npy file's header; None if it is no .npy file.
+
+    See numpy.lib.format.
+    """
     with path.open("rb") as file:
         begins = file.read(12)
     if len(begins) < 12 or not begins.startswith(MAGIC):

@@ -69,7 +69,9 @@ def write_prepared(
     fill: Callable[[Path], dict[str, Any]],
     force: bool = False,
 ) -> PreparedFolder:
-    """Write the folder, its arrays by `fill`, unless it already holds the same content.
+    """Write a prepared folder, unless it already holds the same content.
+
+    `fill` writes the arrays into a folder and returns the manifest's counts.
 
     The folder is built beside its place and then renamed. Raises DataError if it holds other data
     and `force` is not given, and always if it holds something that is not prepared data.
@@ -106,7 +108,7 @@ def write_blocks(
     blocks: Iterable[NamedBlock],
     force: bool,
 ) -> PreparedFolder:
-    """`write_prepared` of a table's rows, one of each user held out by the recipe's seed."""
+    """Prepare the rows of a table, holding out one row of each user for testing."""
 
     def fill(into: Path) -> dict[str, Any]:
         with TemporaryFile(dir=into) as file:
@@ -119,7 +121,10 @@ def write_blocks(
 
 
 def _read_existing(folder: Path, force: bool) -> Manifest | None:
-    """The manifest of usable data there; None if unusable data may be replaced."""
+    """Read the manifest of a usable folder; None if `force` lets an unusable one be replaced.
+
+    Otherwise raises DataError.
+    """
     try:
         found = read_manifest(folder)
     except DataError as error:
@@ -157,7 +162,7 @@ def _beside(folder: Path) -> Path:
 
 
 def _swap(partial: Path, folder: Path) -> None:
-    """Move the finished folder into place; the one it replaces is deleted only afterwards."""
+    """Move the finished folder into place, then delete the folder that it replaces."""
     if not folder.exists() or not any(folder.iterdir()):
         partial.rename(folder)
         return
@@ -211,7 +216,7 @@ class Numbering(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, names), dtype=np.int32)
 
     def by_name(self) -> tuple[list[Any], NDArray[np.int32]]:
-        """The names, sorted, and each number's place among them."""
+        """Sorted names, and the place of each number's name among them."""
         names = sorted(self)
         places = np.empty(len(names), dtype=np.int32)
         places[self.number(names)] = np.arange(len(names))
@@ -219,9 +224,10 @@ class Numbering(dict[Any, int]):
 
 
 def spool_rows(file: IO[bytes], source: Path, blocks: Iterable[NamedBlock]) -> Interactions:
-    """The rows of a table in a temporary file, with numbers in place of names: memory holds each
-    name once. Texts of a context column become a column of zeros and ones for each, in their sorted
-    order.
+    """Write a table's rows to a temporary file, with numbers in place of names.
+
+    Memory holds each name once. Texts of a context column become one-hot columns, sorted by
+    text.
 
     Raises DataError if there is no row, or if a value does not fit.
     """

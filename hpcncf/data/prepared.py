@@ -61,12 +61,15 @@ class Prepared:
 
     @cached_property
     def test_unseen(self) -> NDArray[np.bool_]:
-        """[test rows]: the pair does not occur in training."""
+        """Mask [test rows] of the test pairs that do not occur in training."""
         return ~self.find_positives(self.test_users, self.test_items[:, None])[1][:, 0]
 
     def find_positives(self, users: Int32s, items: Int32s) -> tuple[Int64s, NDArray[np.bool_]]:
-        """The place among `positives` of each of `items` [n, k], and whether it is there, as one of
-        its user's; `users` are [n]."""
+        """Find `items` [n, k] among the training items of their `users` [n].
+
+        Returns the indices into `positives` [n, k], 0 where there is none, and a mask of the
+        items found.
+        """
         first, last = self.positives_indptr[users], self.positives_indptr[users + 1]
         first, held = first[:, None], (last - first)[:, None]
         before, found = find_positives(items, self.positives, first, held)
@@ -123,7 +126,9 @@ def _advise_huge_pages(data: Prepared) -> None:
 
 
 def _check_values(folder: Path, data: Prepared) -> None:
-    """Check all ids and bounds, since torch would end a rank without naming the file.
+    """Check all ids and bounds of the arrays. Raises DataError naming the file.
+
+    Without the check torch would end a rank without naming the file.
 
     Takes a tenth of a second for millions of rows, and also brings the arrays into the page cache
     in order: training reads them at random.
@@ -162,8 +167,10 @@ def _check_values(folder: Path, data: Prepared) -> None:
 
 
 def score_counts(prepared: Prepared) -> dict[str, float]:
-    """`hr10` and `ndcg10` of ranking by the user's own training count of the item, then by the
-    item's training count over all users.
+    """HR@10 and NDCG@10 of ranking candidates by counts, `hr10` and `ndcg10`.
+
+    Candidates are sorted by how often the user has the item in training, then by how often all
+    users have it.
 
     A candidate whose counts equal the positive's is ranked before it: ties never help. Raises
     DataError if the data has no test rows.
@@ -192,6 +199,6 @@ def score_counts(prepared: Prepared) -> dict[str, float]:
 
 
 def _slices(length: int, at_once: int) -> Iterator[slice]:
-    """So that memory does not grow with the data: the first rank scores while it holds a model."""
+    """Yield consecutive slices of at most `at_once`, so that memory stays bounded."""
     for start in range(0, length, at_once):
         yield slice(start, min(start + at_once, length))

@@ -46,7 +46,7 @@ class Columns:
     time: str | None = None
 
     def names(self) -> list[str]:
-        """Each column that is read, once."""
+        """Names of all columns to read, each once."""
         times = [self.time] if self.time else []
         return list(dict.fromkeys([self.user, self.item, *self.context, *times]))
 
@@ -80,7 +80,7 @@ def prepare_table(
 
 
 def describe_source(files: Iterable[Path]) -> dict[str, str]:
-    """`name` and `sha256` of one input file, or of several together."""
+    """Name and SHA-256 of one or several input files, as `name` and `sha256`."""
     digests = {}
     for path in files:
         try:
@@ -98,7 +98,7 @@ def describe_source(files: Iterable[Path]) -> dict[str, str]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that is not blank, without its end, after its place: `FILE:LINE`."""
+    """Yield the place `FILE:LINE` and the text of each line that is not blank."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
@@ -115,7 +115,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 def read_csv_rows(
     file: Iterable[bytes], name: str, columns: list[str], delimiter: str
 ) -> Iterator[tuple[int, Sequence[str]]]:
-    """The named columns of each row that is not blank, after the line on which it begins."""
+    """Yield the line number and the named columns of each row that is not blank."""
     lines = iter(file)
     first = (line.decode("utf-8-sig") for line in islice(lines, 1))
     reader = csv.reader(chain(first, map(bytes.decode, lines)), delimiter=delimiter)
@@ -143,7 +143,10 @@ def read_csv_rows(
 
 
 def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[NamedBlock]:
-    """Raises DataError with the line and the column of the first value that cannot be used."""
+    """Yield the named columns of a CSV file in blocks of rows.
+
+    Raises DataError with the line and the column of the first value that cannot be used.
+    """
     delimiter, names = "\t" if source.suffix == ".tsv" else ",", columns.names()
     numeric: set[str] | None = None
     count = 0
@@ -206,7 +209,7 @@ def parse_integer(text: str, where: str, what: str, least: int = 0) -> int:
 def _parse_numbers(
     name: str, values: Sequence[str], where: Where, or_dates: bool = False
 ) -> NDArray[np.float64]:
-    """Finite numbers; with `or_dates` a date is its seconds since 1970."""
+    """Parse finite numbers; with `or_dates` also dates, as seconds since 1970."""
     try:
         numbers = np.fromiter(map(float, values), dtype=np.float64, count=len(values))
         if np.isfinite(numbers).all():
@@ -231,7 +234,9 @@ def _parse_numbers(
 def read_parquet(
     source: Path, columns: Columns, report: Report, threads: int = 1
 ) -> Iterator[NamedBlock]:
-    """The named columns, by row group and in it by block, so that neither must fit into memory.
+    """Yield the named columns of a Parquet file in blocks of rows.
+
+    The file and its row groups may be larger than memory.
 
     `threads`: Arrow's, which decode the columns of a block in parallel. Raises DataError with the
     row and the column of the first value that cannot be used.
@@ -284,7 +289,7 @@ def _parquet_block(source: Path, columns: Columns, batch: Any, before: int) -> N
 
 
 def _parquet_values(column: Any, name: str, where: Where) -> NDArray[Any]:
-    """A column as int64, finite floats, datetime64 or text.
+    """Convert an Arrow column to a numpy array of int64, float, datetime64 or text.
 
     Raises DataError at the first null or NaN.
     """

@@ -43,7 +43,7 @@ MAX_COMPARISONS = 1 << 14
 
 
 def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> NDArray[np.uint32]:
-    """Random 32-bit words [len(rows), 4 * blocks], block j of a row its words 4j to 4j + 3.
+    """Random 32-bit words [len(rows), 4 * blocks]; words 4j to 4j + 3 are of block j.
 
     Counter: (row's low word, row's high word, epoch, purpose * 2^24 + block); key: the seed's
     two words. `blocks` is at most 2^24.
@@ -62,12 +62,12 @@ def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> 
 
 
 def philox_block(seed: int, purpose: int, epoch: int, row: int, block: int) -> tuple[int, ...]:
-    """The four words of one block in plain Python: the same bits as `philox`."""
+    """Compute the four words of one block in plain Python, equal to those of `philox`."""
     return _rounds((row & _MASK, row >> 32, epoch & _MASK, (purpose << 24) + block), seed)
 
 
 def _rounds(words: Any, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Ten rounds over four words, of Python integers or of uint64 arrays holding 32 bits."""
+    """Apply Philox's ten rounds to four 32-bit words, given as int or as uint64 arrays."""
     c0, c1, c2, c3 = words
     for k0, k1 in round_keys(seed):
         p0, p1 = c0 * M0, c2 * M1
@@ -77,32 +77,40 @@ def _rounds(words: Any, seed: int) -> tuple[Any, Any, Any, Any]:
 
 @lru_cache(maxsize=8)
 def round_keys(seed: int) -> tuple[tuple[int, int], ...]:
-    """Keys of Philox's ten rounds."""
+    """Pairs of keys for Philox's ten rounds."""
     k0, k1 = seed & _MASK, seed >> 32 & _MASK
     return tuple(((k0 + at * _W0) & _MASK, (k1 + at * _W1) & _MASK) for at in range(10))
 
 
 def uniform_below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
-    """Integers in [0, bound), uniform but for a bias under bound / 2^32 (Lemire 2019)."""
+    """Map random words to integers in [0, bound), with a bias under bound / 2^32.
+
+    The method is that of Lemire (2019).
+    """
     product = words.astype(np.uint64) * np.asarray(bound, dtype=np.uint64)
     return (product >> np.uint64(32)).astype(np.int64)
 
 
 def rows_per_block(rows: int) -> int:
-    """How many of the `rows` follow one another in every epoch."""
+    """Number of rows per block; rows of a block follow one another in every epoch.
+
+    It is 1 if there are fewer than MANY_ROWS `rows`.
+    """
     return ROWS_PER_BLOCK if rows >= MANY_ROWS else 1
 
 
 def storage_order(start: int, stop: int, rows: int) -> Ints:
-    """Places in prepared data of rows start to stop of its source: a permutation of range(rows)
-    if they are read in blocks, else their own order."""
+    """Places in the prepared data of the source's rows `start` to `stop`.
+
+    They are a permutation of range(rows) if rows are read in blocks, else the source's order.
+    """
     if rows_per_block(rows) == 1:
         return np.arange(start, stop)
     return _permute(start, stop, rows, _round_words(0, PLACES, 0))
 
 
 def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
-    """The rows at positions start to stop of an epoch's order, a permutation of range(rows).
+    """Rows at positions `start` to `stop` of an epoch's order, a permutation of range(rows).
 
     The few behind the last whole block come last.
     """
@@ -118,7 +126,7 @@ def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
 
 
 def _permute(start: int, stop: int, count: int, keys: list[int]) -> Ints:
-    """Places start to stop of a permutation of range(count)."""
+    """Values at positions `start` to `stop` of a pseudorandom permutation of range(count)."""
     value = np.arange(start, stop, dtype=np.uint64)
     if count <= 1:
         return value.astype(np.int64)
@@ -132,12 +140,12 @@ def _permute(start: int, stop: int, count: int, keys: list[int]) -> Ints:
 
 
 def order_bits(count: int) -> int:
-    """Bits of the bijection whose cycles are walked for a permutation of `count`."""
+    """Number of bits of the bijection that a permutation of `count` values uses, at least 4."""
     return max(4, (count - 1).bit_length())  # on fewer, some orders would come far too often
 
 
 def order_keys(seed: int, epoch: int) -> list[int]:
-    """Keys of the bijection's rounds."""
+    """Keys of the bijection's rounds for the order of an epoch."""
     return _round_words(seed, ORDER, epoch)
 
 
@@ -149,7 +157,10 @@ def _round_words(seed: int, purpose: int, epoch: int) -> list[int]:
 def _bijection(
     value: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """A permutation of range(2^bits): unbalanced Feistel rounds on a left and a right part."""
+    """Apply a pseudorandom permutation of range(2^bits) to the values.
+
+    Its unbalanced Feistel rounds work on a left and a right part.
+    """
     left_bits, right_bits = bits // 2, bits - bits // 2
     left_mask, right_mask = np.uint64((1 << left_bits) - 1), np.uint64((1 << right_bits) - 1)
     shift = np.uint64(right_bits - left_bits)
@@ -164,7 +175,10 @@ def _bijection(
 
 
 def rank_shard(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
-    """A rank's part of positions start to stop: disjoint, complete, sizes differ by one at most."""
+    """First and end position of a rank's part of the positions `start` to `stop`.
+
+    The parts of all ranks are disjoint and complete, and their sizes differ by one at most.
+    """
     length = stop - start
     return start + length * rank // world_size, start + length * (rank + 1) // world_size
 
@@ -184,7 +198,9 @@ def sample_negatives(
     count: int,
     suspected: Callable[[Ints, Ints], Ints] = all_suspected,
 ) -> Ints:
-    """Items [len(rows), count] that each row's user has no training row of.
+    """Draw `count` items for each row that its user has in no training row.
+
+    Returns [len(rows), count].
 
     `positives[indptr[u]:indptr[u + 1]]` are user u's items, sorted, each once; `others` items are
     not among them. Draws r below `others` and takes item r, or if r is a positive, its jth (0 is
@@ -213,7 +229,10 @@ def sample_negatives(
 def find_positives(
     sought: Ints | NDArray[np.int32], positives: NDArray[np.int32], first: Ints, held: Ints
 ) -> tuple[Ints, NDArray[np.bool_]]:
-    """How many of positives[first : first + held] are less, and whether it is among them."""
+    """Count the positives below each sought item, and tell whether it is one of them.
+
+    A user's positives are positives[first : first + held], sorted.
+    """
     if not len(positives):
         return np.zeros(sought.shape, np.int64), np.zeros(sought.shape, np.bool_)
     before = _below(sought, positives, first, held)
@@ -222,7 +241,7 @@ def find_positives(
 
 
 def nth_absent(nth: Ints, positives: NDArray[np.int32], first: Ints, held: Ints) -> Ints:
-    """The nth (0 is the first) item that is not among positives[first : first + held].
+    """Return the nth item, counted from 0, that is not in positives[first : first + held].
 
     Below sorted positive j there are positives[j] - j absent items: the answer is nth plus the
     number of positives with positives[j] - j <= nth.
@@ -237,9 +256,11 @@ def _below(
     held: Ints,
     less_their_places: bool = False,
 ) -> Ints:
-    """How many of positives[first : first + held], or of these less their places there, are below a
-    bound. If there are few, all are compared; else each number is found bit by bit, from the
-    highest."""
+    """Count how many of positives[first : first + held] are below a bound.
+
+    With `less_their_places` each positive counts less its place in that range. Few positives
+    are all compared; otherwise the number is found bit by bit, from the highest.
+    """
     most = int(held.max(initial=0))
     if bound.size * most <= MAX_COMPARISONS:
         place = np.arange(most)
@@ -259,7 +280,7 @@ def _below(
 def sample_row_negatives(
     seed: int, epoch: int, row: int, positives: Sequence[int], items: int, count: int
 ) -> list[int]:
-    """One row's negatives, one by one in plain Python: the same as `negatives`.
+    """Draw one row's negatives in plain Python, equal to those of `sample_negatives`.
 
     `positives` are the user's items, sorted, each once.
     """

@@ -77,8 +77,9 @@ class Interactions:
 def leave_one_out(
     folder: Path, source: Interactions, seed: int, test_negatives: int
 ) -> dict[str, Any]:
-    """Write the arrays, one row of each user with two rows or more for testing; returns their sizes
-    by the names in the manifest.
+    """Split a source's rows and write the arrays; returns the manifest's counts by name.
+
+    One row of each user with two rows or more is held out for testing.
 
     While it runs, `folder` must have room for twice the arrays. Raises DataError if a user has too
     few items to draw negatives from.
@@ -100,7 +101,10 @@ def leave_one_out(
 
 
 def write_split(folder: Path, split: Split) -> dict[str, Any]:
-    """Write the arrays of rows that are split already. Raises DataError as `leave_one_out`."""
+    """Write the arrays of rows that are already split; returns the manifest's counts by name.
+
+    Raises DataError if a user has all items.
+    """
     train, test = split.train, split.test
     columns = zip(train.context.T, test.context.T, strict=True)
     source = Interactions(
@@ -122,7 +126,7 @@ def write_split(folder: Path, split: Split) -> dict[str, Any]:
 
 
 def choose_test_rows(source: Interactions, seed: int) -> Int64s:
-    """[users]: the number of the row held out, or -1.
+    """Choose the row of each user that is held out: row numbers [users], -1 for none.
 
     A user's latest row, of equal times the last; without times a random row, a function of (seed,
     user). A user with a single row keeps it for training.
@@ -154,7 +158,9 @@ def choose_test_rows(source: Interactions, seed: int) -> Int64s:
 
 
 def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int32s:
-    """[users, count]: distinct items without a row of the user; `users` ascend.
+    """Draw distinct items [users, count] that have no row of the user.
+
+    `users` must ascend.
 
     The draw is a function of (seed, user). Raises DataError if a user has too few such items.
     """
@@ -166,7 +172,10 @@ def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int
 def _draw_negatives(
     users: Int32s, indptr: Int64s, items: Int32s, item_count: int, seed: int, count: int
 ) -> Int32s:
-    """User u's items are items[indptr[u] : indptr[u + 1]]."""
+    """Draw `count` distinct negatives of each user.
+
+    User u's items are items[indptr[u] : indptr[u + 1]].
+    """
     first, held = indptr[users], np.diff(indptr)[users]
     drawn = np.empty((len(users), count), dtype=np.int32)
     for start in range(0, len(users), USERS_AT_ONCE):
@@ -177,7 +186,10 @@ def _draw_negatives(
 
 
 def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int64s:
-    """`count` distinct integers below each bound, all sets equally likely (Floyd; Bentley 1987)."""
+    """Draw `count` distinct integers below each bound, all sets equally likely.
+
+    The method is Floyd's (Bentley 1987).
+    """
     words = philox(seed, TEST_NEGATIVES, 0, users.astype(np.int64), -(-count // 4))
     chosen = np.empty((len(users), count), dtype=np.int64)
     for step in range(count):
@@ -191,7 +203,7 @@ def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int
 def _check_test_negatives(
     user_names: Any, users: Int32s, indptr: Int64s, item_count: int, count: int
 ) -> None:
-    """Raises DataError if fewer than `count` items have no row of a tested user."""
+    """Check that each tested user has enough items without a row. Raises DataError if not."""
     candidates = item_count - np.diff(indptr)[users]
     if not len(users) or candidates.min() >= count:
         return
@@ -215,8 +227,11 @@ def _write_arrays(
     negatives: int,
     draw: Draw | None,
 ) -> dict[str, Any]:
-    """Write blocks, each with a mask of its test rows; returns the sizes. With `draw` the test rows
-    are written by user and their negatives drawn."""
+    """Write the blocks' arrays; returns the manifest's counts by name.
+
+    Each block comes with a mask of its test rows. With `draw` test rows are sorted by user and
+    their negatives are drawn.
+    """
     with ExitStack() as files:
         writer = SplitWriter(folder, source, negatives, draw, files)
         test_users = writer.write_rows(marked)
@@ -269,7 +284,10 @@ class SplitWriter:
         )
 
     def write_rows(self, marked: Iterable[tuple[Block, NDArray[np.bool_]]]) -> Int32s:
-        """Write training and test rows, and keep all pairs; returns the users of the test rows."""
+        """Write training and test rows; returns the users of the test rows.
+
+        All pairs are kept for `write_pairs`.
+        """
         came, tests = 0, list[tuple[Int32s, Int32s, Floats]]()
         for block, for_testing in marked:
             context = block.context[:, self._order]
@@ -296,7 +314,7 @@ class SplitWriter:
         return test_users
 
     def write_pairs(self, test_users: Int32s) -> None:
-        """Write each user's positives and their buckets, and draw the test negatives."""
+        """Write all users' positives and buckets, and draw the test negatives."""
         users, items = len(self._source.user_names), self._source.item_count
         indptr, buckets_indptr = np.zeros((2, users + 1), dtype=np.int64)
         ends = np.append(self._first_users[1:], users)
@@ -323,7 +341,7 @@ class SplitWriter:
         self._buckets_indptr.append(buckets_indptr)
 
     def sizes(self) -> dict[str, Any]:
-        """By the names in the manifest."""
+        """Counts of the written arrays, by their names in the manifest."""
         names = self._source.context_columns
         return {
             "users": len(self._source.user_names),
@@ -339,7 +357,10 @@ class SplitWriter:
 
 
 def _distinct(values: Int64s) -> Int64s:
-    """Sorted values, each once. np.unique would build a hash table several times as large."""
+    """Drop repeated values from sorted ones.
+
+    np.unique would build a hash table several times as large.
+    """
     return values[np.diff(values, prepend=-1) > 0]
 
 
@@ -353,7 +374,7 @@ def _check_training_negatives(source: Interactions, first: int, held: Int64s) ->
 
 
 def fits_a_byte(values: Floats) -> bool:
-    """Whether each value has the same bits after a round trip through a byte. -0 does not."""
+    """Whether all values survive the conversion to a byte and back bit by bit; -0 does not."""
     with np.errstate(invalid="ignore"):  # values outside of 0 to 255 become any byte
         back = values.astype(np.uint8).astype(np.float32)
     return np.array_equal(values.view(np.uint32), back.view(np.uint32))
@@ -363,7 +384,7 @@ class ArrayFile:
     """An array of a prepared folder, written row by row."""
 
     def __init__(self, folder: Path, name: str, kind: DTypeLike, *row: int) -> None:
-        """`row` is the shape of one row."""
+        """Open the file NAME.npy; `row` is the shape of one row."""
         self._kind, self._row, self._length = np.dtype(kind), row, 0
         self._file = (folder / f"{name}.npy").open("wb")
         self._write_header()
@@ -376,7 +397,11 @@ class ArrayFile:
         return self._length
 
     def _write_header(self) -> None:
-        """numpy leaves room for a first axis of any length."""
+        """Write the .npy header for the rows so far.
+
+        numpy leaves room for a first axis of any length, so that the header can be written
+        again.
+        """
         shape = (self._length, *self._row)
         header = {"descr": npy.dtype_to_descr(self._kind), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(self._file, header)
@@ -405,7 +430,7 @@ class PartFiles:
             file.write(some.data)
 
     def read(self) -> Iterator[NDArray[Any]]:
-        """Each part, in the order in which its values came."""
+        """Yield the values of each part, in the order in which they were appended."""
         for file in self._files:
             file.seek(0)
             yield np.fromfile(file, self._kind)

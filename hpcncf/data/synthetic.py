@@ -96,7 +96,7 @@ def prepare_synthetic_like(
     test_negatives: int = 99,
     force: bool = False,
 ) -> PreparedFolder:
-    """Prepare synthetic data of a known set's shape, one of SHAPES."""
+    """Prepare synthetic data in the shape of a known data set, a name in SHAPES."""
     shape = asdict(SHAPES[like])
     return prepare_synthetic(
         folder, **shape, seed=seed, test_negatives=test_negatives, force=force, like=like
@@ -135,7 +135,7 @@ def column_names(context: int) -> list[str]:
 
 
 def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
-    """For each user the first of the tried items without a training row, else the last."""
+    """For each user select the first tried item without a training row, else the last."""
     indptr, positives = items_by_user(train)
     users = np.arange(len(train.user_names), dtype=np.int64)
     pairs = np.repeat(users, np.diff(indptr)) * train.item_count + positives
@@ -158,7 +158,10 @@ class Draws:
         self.popularity = np.cumsum(1.0 / np.arange(1, shape.items + 1))
 
     def owners(self) -> Int64s:
-        """Each training row's user, sorted: one row for every user, the rest unevenly."""
+        """Draw the user of each training row, sorted.
+
+        Every user has at least one row; the rest is spread unevenly.
+        """
         shape = self.shape
         activity = self.random.lognormal(0.0, 1.0, shape.users).clip(max=MAX_ACTIVITY)
         drawn = self._pick(np.cumsum(activity), shape.train_rows - shape.users)
@@ -168,7 +171,10 @@ class Draws:
         return self.random.integers(2, size=count)
 
     def items(self, users: Int64s, moods: Int64s) -> Int64s:
-        """An item for each row. The item of rank r is in cluster r % clusters."""
+        """Draw an item for each row from the cluster that the user likes in that mood.
+
+        One row in ten has an item from anywhere. The item of rank r is in cluster r % clusters.
+        """
         cluster = self.likes[moods, users]
         smallest = self.shape.items // self.clusters
         within = self._pick(self.popularity[:smallest], len(users))
@@ -178,7 +184,7 @@ class Draws:
         return self.by_rank[np.where(stray, anywhere, ranks)]
 
     def cover(self, items: Int64s) -> Int64s:
-        """Give every item without a row one from an item with several."""
+        """Give every item at least one row, taken from items with several rows."""
         present, first = np.unique(items, return_index=True)
         missing = np.setdiff1d(np.arange(self.shape.items), present)
         spare = np.ones(len(items), dtype=bool)
@@ -188,7 +194,11 @@ class Draws:
         return covered
 
     def context(self, moods: Int64s) -> Floats:
-        """The number is high in mood 1; the half of group 0 reveals the mood; the rest is noise."""
+        """Draw the context columns [rows, columns], some of which reveal the mood.
+
+        The number is higher in mood 1, and the half of group 0 tells the mood; the rest is
+        noise.
+        """
         rows, width = len(moods), self.shape.context
         context = np.zeros((rows, width), dtype=np.float32)
         if width:
@@ -202,7 +212,7 @@ class Draws:
         return context
 
     def _pick(self, cumulative: NDArray[np.float64], count: int) -> Int64s:
-        """Indices drawn by weights with this running sum."""
+        """Draw `count` indices by weights, given as their running sum."""
         drawn = self.random.random(count) * cumulative[-1]
         found: Int64s = np.searchsorted(cumulative, drawn, side="right")
         return found.clip(max=len(cumulative) - 1)

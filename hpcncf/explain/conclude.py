@@ -135,7 +135,7 @@ def _rules(job: JobFields) -> Sequence[Callable[[JobFields], list[Conclusion]]]:
 
 
 def is_short(job: JobFields) -> bool:
-    """Whether it ended, or has run so far, before there is anything to judge."""
+    """Return whether the job ran for too short a time to judge its efficiency."""
     return job.elapsed_s is not None and job.elapsed_s < SHORT_S
 
 
@@ -183,7 +183,7 @@ def _cpu(job: JobFields) -> list[Conclusion]:
 
 
 def _disagrees(job: JobFields, efficiency: float) -> bool:
-    """Whether the efficiency that is printed is not the one that follows from the other figures."""
+    """Return whether the printed CPU efficiency contradicts the other figures."""
     printed = job.printed_efficiency
     return printed is not None and abs(printed - efficiency) > max(0.15 * efficiency, 0.03)
 
@@ -197,7 +197,10 @@ def _idle(job: JobFields) -> str:
 
 
 def _cpu_alone(job: JobFields) -> Conclusion:
-    """Of cores used without how many there were, or the other way round."""
+    """Conclude from CPU efficiency alone, or from cores used alone.
+
+    One of the two numbers is missing: the cores of the job, or how many were busy.
+    """
     if job.efficiency is None:
         busy = f"On average {job.cores_used or 0:.2f} cores were busy"
         return Conclusion("cores_unknown", f"{busy}; of how many, the text does not say.")
@@ -219,7 +222,7 @@ def _cpu_alone(job: JobFields) -> Conclusion:
 
 
 def _pattern(job: JobFields, used: float, cores: int) -> tuple[str, str]:
-    """What the number of busy cores looks like, as a clause after it."""
+    """Classify the number of busy cores: return a code, and a clause for the report."""
     nodes = job.nodes or 1
     if used >= BUSY * cores:
         return "cores_busy", ""
@@ -249,7 +252,10 @@ def _pattern(job: JobFields, used: float, cores: int) -> tuple[str, str]:
 
 
 def _kept_to_one(job: JobFields, cores: int) -> bool:
-    """Whether its busiest moment had no second core; only LSF reports one."""
+    """Return whether the job never used a second core, by its peak efficiency.
+
+    Only LSF reports the peak.
+    """
     return job.peak_efficiency is not None and job.peak_efficiency * cores <= ONE[1]
 
 
@@ -357,7 +363,7 @@ def _gpu_share(job: JobFields, share: float) -> Conclusion:
 
 
 def _cores_per_gpu(job: JobFields, share: float) -> list[Conclusion]:
-    """Where the GPUs are busy, idle cores are no fault of the program but of the request."""
+    """Advise fewer cores per GPU if the GPUs are busy and most of the job's cores are idle."""
     used, cores, gpus = job.cores_used, job.cores, job.gpus
     if share < GPU_BUSY or used is None or not cores or not gpus or used > HARDLY * cores:
         return []
@@ -377,7 +383,10 @@ def _cores_per_gpu(job: JobFields, share: float) -> list[Conclusion]:
 
 
 def memory_is_counted(job: JobFields) -> bool:
-    """Whether the peak can be the program's: it was sampled, and is not that of a shell."""
+    """Return whether the memory peak is large enough to be the program's own.
+
+    A tiny peak was never sampled, or is that of a shell.
+    """
     return job.memory_mib is not None and job.memory_mib >= LEAST_MIB
 
 
@@ -452,7 +461,7 @@ def _may_be_several_nodes(job: JobFields) -> bool:
 
 
 def _memory_request(job: JobFields) -> float | None:
-    """A smaller request that is safe, in whole gibibytes; None where none follows."""
+    """Return a smaller memory request in MiB, in whole GiB; None if none would be safe."""
     used, asked = job.memory_mib, job.memory_asked_mib
     if not used or not asked or not memory_is_counted(job) or _may_be_several_nodes(job):
         return None
@@ -568,7 +577,7 @@ PHASES: Final = "where the time goes: input, the training step, synchronization,
 
 
 def _open(job: JobFields, codes: set[str]) -> list[str]:
-    """Questions that the figures do not answer."""
+    """List the questions that the job's figures leave open."""
     if codes & {"too_short", "cpu_impossible"}:
         return []
     asked: list[str] = []
@@ -620,7 +629,7 @@ def asked_of_sacct(ids: Sequence[str]) -> str:
 
 
 def _options(request: Request) -> str:
-    """The request as options of sbatch."""
+    """Format a request as sbatch options, such as `--mem=4G --time=02:00:00`."""
     options = []
     if request.nodes:
         options.append(f"--nodes={request.nodes}")
@@ -705,7 +714,10 @@ def _confidence(
 
 
 def common_step(explanations: Sequence[Explanation]) -> tuple[str, str]:
-    """The one step for all jobs: sacct's where it is the first thing missing."""
+    """Return one next step for all jobs, and its reason.
+
+    If sacct has figures that are missing, the step is a single call of sacct.
+    """
     asked = [each for each in explanations if each.next_step.startswith("sacct")]
     if asked:
         return asked_of_sacct([each.job.id for each in asked]), asked[0].why

@@ -59,7 +59,7 @@ def _gnu_time(found: re.Match[str], draft: Draft) -> None:
 
 
 def _condor_row(found: re.Match[str], draft: Draft) -> None:
-    """HTCondor's `Cpus : 0.12 1 1`: usage, request, allocated; `Memory (MB) : 230 4096 4096`."""
+    """Read a resource row of HTCondor, `Cpus : 0.12 1 1`: usage, request and allocation."""
     name, usage, allocated = found[1].lower(), found[2], found[4]
     if name == "cpus":
         draft.see("cores", float(allocated), 3)
@@ -85,7 +85,7 @@ def _oar_cores(found: re.Match[str], draft: Draft) -> None:
 
 
 def _of_load(found: re.Match[str], draft: Draft) -> None:
-    """LONI's and LSU's `fewer cores (load) than allocated (1.03 < 20)`."""
+    """Read the message of LONI and LSU `fewer cores (load) than allocated (1.03 < 20)`."""
     draft.see("cores", float(found[2]), 1)
     if float(found[2]):
         draft.see("printed_efficiency", float(found[1]) / float(found[2]), 1)
@@ -233,7 +233,10 @@ _HINTS: Final = (
 
 
 def read_phrases(line: str, drafts: Drafts, rule: bool) -> None:
-    """Read the line's phrases; `rule`: whether it may state what the site wants."""
+    """Read known phrases of a line into the job's draft.
+
+    `rule`: whether the line may state what the site wants, not what the job did.
+    """
     if found := _CONDOR_ID.match(line) or _SGE_ID.match(line) or _PBS_ID.match(line):
         drafts.of(found[1])
     lowered = line.lower()
@@ -301,7 +304,7 @@ _PER: Final = re.compile(r"(?<=[KMGT])[nc]$|(?:/core|/cpu|/node)$", re.IGNORECAS
 
 
 def finish(draft: Draft) -> JobFields:
-    """The job of what was seen."""
+    """Build a job's fields from its draft, with the habits of the text's source applied."""
     text = "\n".join(draft.text)
     source = draft.source or next((name for name, mark in _DIALECTS if mark.search(text)), "text")
     seen = draft.values
@@ -344,7 +347,10 @@ def finish(draft: Draft) -> JobFields:
 
 
 def says_something(job: JobFields) -> bool:
-    """Whether there is anything to say of it: a word like `4 cores` in a text is no job."""
+    """Return whether the job has enough figures to be worth reporting.
+
+    A phrase such as `4 cores` alone, anywhere in a text, is no job.
+    """
     figures = (
         *(job.efficiency, job.cores_used, job.memory_efficiency, job.gpu_efficiency),
         *(job.gpus_unused, job.nodes_unused, job.time_efficiency),
@@ -362,7 +368,10 @@ def says_something(job: JobFields) -> bool:
 
 
 def _end(code: int | None, by_signal: int) -> tuple[int | None, int | None]:
-    """Exit code and signal: sacct's `0:9`; a shell adds 128 to a signal's number, PBS 256."""
+    """Split a job's exit code into exit code and signal; None for each that it lacks.
+
+    sacct prints `0:9`. A shell adds 128 to a signal's number, PBS adds 256.
+    """
     if code is None or code < 0:  # below 0 it is PBS's own reason
         return None, by_signal or None
     if by_signal:
@@ -375,7 +384,7 @@ def _end(code: int | None, by_signal: int) -> tuple[int | None, int | None]:
 
 
 def _cores(draft: Draft, job: JobFields) -> int | None:
-    """The cores of the job, by the most certain of what was seen."""
+    """Return the job's number of cores from the most reliable figures; None if unknown."""
     seen, weights = draft.values, draft.weights
     if seen.get("cores") and weights["cores"] >= 2:
         return round(float(seen["cores"])) or None
@@ -402,7 +411,7 @@ def _cores(draft: Draft, job: JobFields) -> int | None:
 
 
 def _chunks(text: str) -> tuple[int, int]:
-    """Cores and GPUs of `2:ncpus=16:ngpus=1+1:ppn=4`, `1:ppn=8:gpus=1:shared`, `node07:ppn=4`."""
+    """Count cores and GPUs in a PBS request such as `2:ncpus=16:ngpus=1+1:ppn=4`."""
     cores = gpus = 0
     for chunk in text.split("+"):
         each = re.search(r"(?:ncpus|ppn)=(\d{1,6})", chunk)
@@ -416,7 +425,7 @@ def _chunks(text: str) -> tuple[int, int]:
 
 
 def _spread(draft: Draft) -> None:
-    """What follows from figures that are not fields themselves."""
+    """Derive fields from figures that are no fields themselves, such as user and system time."""
     seen = draft.values
     if "cpu_s" not in seen and ("user_s" in seen or "system_s" in seen):
         draft.see("cpu_s", seen.get("user_s", 0.0) + seen.get("system_s", 0.0), 1)
@@ -466,7 +475,10 @@ def _seff_array(draft: Draft, _: str) -> None:
 
 
 def _slurm_mail(draft: Draft, text: str) -> None:
-    """Its "Wallclock" is the limit, and its memory that of a node."""
+    """Correct figures of a slurm-mail message: its "Wallclock" is the time limit.
+
+    Its memory is that of one node.
+    """
     found = re.search(r"(?m)^\W*Wallclock:\s+(\S.*)$", text)
     limit = match_duration(found[1].strip()) if found else None
     if limit:
@@ -490,7 +502,10 @@ _TOTAL_MEMORY: Final = re.compile(r"Total used/allocated: (\S+?)/(\S+)")
 
 
 def _jobstats(draft: Draft, text: str) -> None:
-    """Its lines of nodes and GPUs: `node-g2: 1-21:41:20/18-16:46:24 (efficiency=10.2%)`."""
+    """Sum CPU time and memory over the nodes that jobstats lists, one per line.
+
+    For example `node-g2: 1-21:41:20/18-16:46:24 (efficiency=10.2%)`.
+    """
     total = _TOTAL_TIME.search(text)
     pairs = [total.groups()] if total else [found.groups() for found in _NODE_TIME.finditer(text)]
     times = [(match_duration(used), match_duration(held)) for used, held in pairs]
@@ -544,7 +559,7 @@ def _pbs(draft: Draft, _: str) -> None:
 
 
 def _oar(draft: Draft, _: str) -> None:
-    """Its "walltime" is what was requested."""
+    """Correct figures of OAR, whose "walltime" is the requested time limit."""
     if "elapsed_s" in draft.values:
         draft.see("limit_s", draft.values.pop("elapsed_s"), 3)
 
@@ -573,8 +588,10 @@ _INEXACT: Final = 0.4
 
 
 def _inferred(job: JobFields) -> JobFields:
-    """The job with its number of cores where CPU time, run time and CPU efficiency leave one whole
-    number: 8,566 s / (8,570 s x 20.00 %) = 5."""
+    """Infer the job's number of cores from its CPU time, run time and CPU efficiency.
+
+    For example 8,566 s / (8,570 s x 20.00 %) = 5. The job is unchanged if no whole number fits.
+    """
     if job.cores or not job.printed_efficiency or not job.elapsed_s or not job.cpu_s:
         return job
     exact = job.cpu_s / (job.elapsed_s * job.printed_efficiency)

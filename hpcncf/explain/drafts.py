@@ -50,7 +50,7 @@ class Drafts:
         return sorted(self.all, key=lambda draft: draft.at)
 
     def aside(self) -> Draft:
-        """The job that a sentence is about: not the last row of a table of jobs."""
+        """Return the draft of the job that a sentence is about, which is no row of a table."""
         if self.current is not None and self.current.is_row:
             self.current = next((draft for draft in self.all if draft.is_aside), None)
             if self.current is None:
@@ -58,7 +58,7 @@ class Drafts:
         return self.here()
 
     def of(self, job_id: str) -> Draft:
-        """The job of this id, which is now the one that is read."""
+        """Return the draft of the job with this id, and make it the current one."""
         if job_id not in self._by_id:
             nameless = self.current if self.current and not self.current.id else None
             draft = nameless or self._new()
@@ -69,7 +69,7 @@ class Drafts:
         return self.current
 
     def rename(self, job_id: str) -> None:
-        """Another name for the current job: an array element's, beside its own number."""
+        """Give the current job another id, such as an array element's; the old one stays valid."""
         draft = self.here()
         draft.id = job_id
         self._by_id.setdefault(job_id, draft)
@@ -80,7 +80,7 @@ class Drafts:
         return self.current
 
     def fresh(self) -> Draft:
-        """A job without an id."""
+        """Begin a draft of a job without an id, and make it the current one."""
         self.current = self._new()
         return self.current
 

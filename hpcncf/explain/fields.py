@@ -63,14 +63,14 @@ class JobFields:
 
     @property
     def efficiency(self) -> float | None:
-        """CPU seconds / (elapsed x cores), as seff; as printed where it cannot be computed."""
+        """CPU efficiency: CPU seconds / (elapsed x cores), as in seff; else the printed one."""
         if self.cpu_s is not None and self.elapsed_s and self.cores:
             return self.cpu_s / (self.elapsed_s * self.cores)
         return self.printed_efficiency
 
     @property
     def cores_used(self) -> float | None:
-        """CPU seconds / elapsed: the mean number of busy cores."""
+        """Mean number of busy cores: CPU seconds / elapsed seconds; None if unknown."""
         if self.cpu_s is not None and self.elapsed_s:
             return self.cpu_s / self.elapsed_s
         if self.printed_efficiency is not None and self.cores:
@@ -91,7 +91,7 @@ class JobFields:
 
     @property
     def core_hours_idle(self) -> float | None:
-        """Core-hours reserved and not used, at least 0."""
+        """Core-hours that were reserved but not used, at least 0; None if unknown."""
         if self.efficiency is None or not self.cores or not self.elapsed_s:
             return None
         return max(1 - self.efficiency, 0.0) * self.cores * self.elapsed_s / 3600
@@ -106,11 +106,11 @@ class JobFields:
 
     @property
     def is_completed(self) -> bool:
-        """Whether the text says that it ran to its own end."""
+        """Whether the text says that the job ran to its own end, without a failure."""
         return self.state in COMPLETED and not self.exit_code and not self.signal
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: the fields, and what follows from them by arithmetic alone."""
+        """Return the fields, and figures computed from them, as a dictionary for JSON."""
         derived = (
             "efficiency",
             "cores_used",
@@ -176,7 +176,10 @@ PBS_LETTERS: Final[Mapping[str, str]] = {
 
 
 def state_word(text: str) -> str:
-    """The state that a text begins with, or an empty string: `CANCELLED by 1000`."""
+    """Return the job state at the beginning of a text; empty if there is none.
+
+    For example `CANCELLED` of `CANCELLED by 1000`.
+    """
     words = re.match(r"[\s\[('\"<]*([A-Za-z]+(?:[ _][A-Za-z]+){0,2})", text)
     if not words:
         return ""
@@ -202,7 +205,10 @@ class Label:
 
 
 def _labels(*rows: tuple[str, str, str]) -> dict[str, list[Label]]:
-    """`rows`: field, kind with its unit and weight (`duration:s!2`), labels apart by commas."""
+    """Build the table of labels from rows of field, kind and comma-separated labels.
+
+    The kind may have a unit and a weight: `duration:s!2`.
+    """
     table: dict[str, list[Label]] = {}
     for name, how, words in rows:
         kind, _, weight = how.partition("!")
@@ -435,7 +441,7 @@ COLUMNS: Final[dict[str, list[Label]]] = _labels(
 
 @cache
 def labels_by_letters() -> dict[str, list[Label]]:
-    """`LABELS` by their letters alone: `cpuefficiency`."""
+    """Return `LABELS` with spaces removed from each label, such as `cpuefficiency`."""
     table: dict[str, list[Label]] = {}
     for words, rows in LABELS.items():
         table.setdefault(words.replace(" ", ""), []).extend(rows)
@@ -443,5 +449,5 @@ def labels_by_letters() -> dict[str, list[Label]]:
 
 
 def letters(head: str) -> str:
-    """The letters of a column's head, as labels are looked up."""
+    """Reduce a column's head to lower-case letters, the form in which labels are looked up."""
     return re.sub(r"[\W\d_]", "", head.lower()).replace("isation", "ization")

@@ -23,8 +23,10 @@ _NAME: Final = re.compile(r"(?:^|[-_.])(\d{1,12}(?:_\d{1,8})?)(?:_\d+)?(?:_log)?
 
 
 def read_logs(files: Mapping[str, str]) -> tuple[list[JobFields], list[str]]:
-    """Of a folder's files by name: the jobs of the summaries in them, then those that files are
-    named after, with how Slurm ended them; and what could not be read.
+    """Read jobs from log files, given as name -> text; also return what could not be read.
+
+    Jobs with summaries in the files come first, then jobs that only a file's name mentions,
+    with the way in which Slurm ended them.
     """
     jobs: list[JobFields] = []
     problems: list[str] = []
@@ -43,6 +45,9 @@ def read_logs(files: Mapping[str, str]) -> tuple[list[JobFields], list[str]]:
 
 
 def job_id_from_name(name: str) -> str:
-    """`slurm-123.out`, `slurm-123_4.out`, `123_4_0_log.err`, `train_123.log`; empty for others."""
+    """Return the job id in a log file's name; empty if it has none.
+
+    Known forms are `slurm-123.out`, `slurm-123_4.out`, `123_4_0_log.err` and `train_123.log`.
+    """
     found = _NAME.search(name)
     return found[1] if found else ""

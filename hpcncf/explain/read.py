@@ -33,12 +33,15 @@ LONGEST_LINE: Final = 4_000
 
 
 def read_text(text: str) -> list[JobFields]:
-    """Every job of which the text has a figure or a state, in the order of their first mention."""
+    """Read all jobs that the text has a figure or a state of, in order of first mention."""
     return read_with_problems(text)[0]
 
 
 def read_with_problems(text: str) -> tuple[list[JobFields], list[str]]:
-    """The jobs, and what looks like a summary and could not be read, each with the way out."""
+    """Read the jobs of a text, and describe summaries that could not be read.
+
+    Each description says what to do about it.
+    """
     lines = clean_lines(text)
     problems: list[str] = []
     drafts = Drafts()
@@ -75,7 +78,9 @@ _PBS_FOLD: Final = re.compile(r"(?<=[^\s:])\n\t(?=\S)")
 
 
 def clean_lines(text: str) -> list[str]:
-    """The text's lines without colours, markup, quotation marks, and with plain numbers.
+    """Split a text into lines, without colours, markup and quotation marks.
+
+    Numbers are converted to plain ones.
 
     A prefix becomes blanks: columns stay under their heads.
     """
@@ -113,7 +118,7 @@ def clean_lines(text: str) -> list[str]:
 
 @cache
 def _beginnings() -> frozenset[str]:
-    """Every beginning of a label, by its letters."""
+    """Return every prefix of every label, without spaces."""
     return frozenset(key[:end] for key in labels_by_letters() for end in range(1, len(key) + 1))
 
 
@@ -221,7 +226,7 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
 
 
 def is_rule(before: str, line: str) -> bool:
-    """Whether the line states what the site wants, not what the job did."""
+    """Return whether the line states what the site wants, not what the job did."""
     return bool(_RULE.search(f"{before[-80:]} {line}" if before.strip() else line))
 
 
@@ -258,7 +263,7 @@ def _longest_label(
     table: Mapping[str, list[Label]],
     beginnings: frozenset[str],
 ) -> tuple[str, int] | None:
-    """The label that begins at this word and has the most words, and its last word."""
+    """Find the longest label that begins at this word; return its key and its last word."""
     squeezed, best, end = "", None, words[first].start()
     for number in range(first, min(first + 7, len(words))):
         word = words[number]
@@ -287,7 +292,10 @@ def _take(
     below: Sequence[str],
     drafts: Drafts,
 ) -> int:
-    """Read the value behind a label; where it ends, or the label's end if there is none."""
+    """Read the value behind a label into a draft; return the position behind it.
+
+    If there is no value, it returns the end of the label.
+    """
     if line[max(start - 2, 0) : start] == "--":
         return end  # an option of a script, so a request, and perhaps one of several
     glued = line[end : end + 1].isdigit() or (start and line[start - 1] in "-/$")
@@ -346,7 +354,10 @@ def _take(
 
 
 def _new_form(drafts: Drafts, key: str) -> Draft:
-    """The current job; a new one where a job without an id begins again with its first label."""
+    """Return the current draft, or a new one if a second summary begins.
+
+    That is so if the job has no id, and its first label occurs again.
+    """
     draft = drafts.here()
     if not draft.id and draft.first_label == key and len(draft.labels) > 1:
         draft = drafts.fresh()
@@ -374,7 +385,10 @@ def _see_share(
     prose: bool,
     drafts: Drafts,
 ) -> int:
-    """A share, and what it is of: `16.5%  00:00:29 of 00:03:00`, `40.91% of 1:00 core-walltime`."""
+    """Read a percentage, and the amounts it was computed from, such as `00:00:29 of 00:03:00`.
+
+    It returns the position behind them.
+    """
     name = row.field
     if name == "efficiency_of":  # `(efficiency=10.2%)`: of what stands before it
         name = _subject(line[:start])
@@ -424,7 +438,7 @@ _OWN_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 def _see_value(
     row: Label, key: str, line: str, at: int, unit: str, start: int, drafts: Drafts
 ) -> int | None:
-    """Read a value of the row's kind; its end, or None if there is none."""
+    """Read a value of the label's kind; return the position behind it, None without a value."""
     kind, name = row.kind, row.field
     value: tuple[Any, int] | None = None
     if kind in ("id", "bare id"):
@@ -487,7 +501,10 @@ def _see_value(
 def _see_pair(
     name: str, line: str, value: tuple[Any, int], draft: Draft, weight: int
 ) -> int | None:
-    """`00:02:22/00:10:48`, `1.2 GB of 4 GB`: the second is what there was of it."""
+    """Read a pair of used and total amount, such as `00:02:22/00:10:48` or `1.2 GB of 4 GB`.
+
+    It returns the position behind the pair, None if no total follows.
+    """
     whole = {"elapsed_s": "limit_s", "memory_mib": "memory_asked_mib", "cpu_s": "core_walltime_s"}[
         name
     ]

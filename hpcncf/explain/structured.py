@@ -35,7 +35,7 @@ _JS1: Final = re.compile(r"JS1:([A-Za-z0-9+/=\s]{20,200000})")
 
 
 def read_json(lines: list[str], drafts: Drafts) -> list[str]:
-    """Read jobstats' JSON and take its lines out."""
+    """Read jobs from JSON of jobstats; return the lines without that JSON."""
     text = "\n".join(lines)
     if '"total_time"' not in text:
         return lines
@@ -59,7 +59,7 @@ def read_json(lines: list[str], drafts: Drafts) -> list[str]:
 
 
 def unpack(comment: str) -> dict[str, Any] | None:
-    """The summary in an AdminComment; None if it has none."""
+    """Decode the jobstats summary in Slurm's AdminComment field; None if it has none."""
     found = _JS1.search(comment)
     if not found:
         return None
@@ -135,12 +135,15 @@ class Table:
 
 @cache
 def _column_index() -> dict[str, list[Label]]:
-    """Labels and columns by their letters alone; a column's own meaning hides that of a line."""
+    """Map each label and column head, without spaces, to its meanings.
+
+    A meaning that is defined for columns replaces one for lines.
+    """
     return labels_by_letters() | {words.replace(" ", ""): rows for words, rows in COLUMNS.items()}
 
 
 def column(head: str) -> list[Label]:
-    """What a column's head may mean; empty if nothing that is read."""
+    """Return the meanings that a column's head may have; empty for unknown heads."""
     if head.lower() in ("cputime", "cputimeraw"):  # sacct: cores x elapsed, not what was used
         return [Label("core_walltime_s", "duration", "s")]
     key = letters(re.sub(r"\((?:MB|GB|KB|s|h|min|%)\)|%\S*$", "", head))
@@ -179,7 +182,7 @@ _LSF_STATES: Final = frozenset(("PEND", "PSUSP", "RUN", "USUSP", "SSUSP"))
 
 
 def _table_at(lines: Sequence[str], number: int) -> Table | None:
-    """The table whose header this line is."""
+    """Return the table whose header is this line; None if the line is no header."""
     line = lines[number].replace("^|^", "|")
     if ":" in line.replace("::", "") or "=" in line or len(line) > 2000 or len(line) < 8:
         return None
@@ -242,7 +245,7 @@ _BY: Final = re.compile(r"\bCANCELLED by \d+|\bCANCELLED BY \w+")
 
 
 def _cells(table: Table, line: str) -> list[str] | None:
-    """The row's cells, one for each head; None if the line is no row."""
+    """Split a row into cells, one for each column; None if the line is no row of the table."""
     if table.cut != " ":
         line = line.replace("^|^", "|")
         cells = (
@@ -304,7 +307,7 @@ NO_HEADER: Final = (
 
 
 def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[str]:
-    """Read every table; return the lines with those of tables empty."""
+    """Read jobs from all tables; return the lines with those of tables made empty."""
     left = list(lines)
     table: Table | None = None
     order: list[str] = []
@@ -355,7 +358,10 @@ def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[s
 
 
 def _headless(line: str, order: Sequence[str]) -> Table | None:
-    """The table of a row without a header, by the command above it or a known order."""
+    """Find the columns of a row without a header: those of a command above, or a known order.
+
+    It returns None if none fits.
+    """
     cells = _split(line.replace("^|^", "|"), "|")
     candidates = [list(order)] if order else []
     candidates += [each.split(",") for each in _KNOWN_ORDERS]
@@ -370,7 +376,7 @@ def _headless(line: str, order: Sequence[str]) -> Table | None:
 
 
 def _fits(table: Table, cells: Sequence[str]) -> bool:
-    """Whether each cell can be what its column holds."""
+    """Return whether each cell of a row can be a value of its column."""
     read = [(rows, cell) for rows, cell in zip(table.columns, cells, strict=True) if rows and cell]
     return len(read) >= 3 and all(_cell(rows, cell) for rows, cell in read)
 
@@ -389,7 +395,10 @@ def _is_row(table: Table, cells: Sequence[str]) -> bool:
 
 
 def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
-    """Field -> value of the row; `raw` fields keep what their suffix says."""
+    """Read a row's cells into a dictionary, field -> value.
+
+    `raw` fields keep the unit of their suffix.
+    """
     values: dict[str, Any] = {}
     weights: dict[str, int] = {}
     for rows, cell, head in zip(table.columns, cells, table.heads, strict=True):
@@ -422,7 +431,7 @@ def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
 
 
 def _cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
-    """The field that the cell fills, and its value."""
+    """Read a cell: return the field that it fills and the value, None if it is unreadable."""
     cell = cell.strip()
     for row in rows:
         value: Any = None
@@ -482,7 +491,10 @@ TASKS: Final = "memory is the largest task's times the number of tasks: an upper
 
 
 def gather(rows: Sequence[tuple[int, dict[str, Any], list[str]]], drafts: Drafts) -> None:
-    """Give each row to its job: `123`, `123.batch` and `123.0` are one, `123_1` another."""
+    """Group table rows into jobs, and read each job's rows into its draft.
+
+    Rows `123`, `123.batch` and `123.0` belong to one job, `123_1` to another.
+    """
     grouped: dict[str, list[Row]] = {}
     first: dict[str, int] = {}
     last = ""
@@ -531,7 +543,10 @@ _STEP: Final = re.compile(r"\.(batch|extern|interactive|\d+|[a-z]{1,5}\+?)$")
 
 
 def _step(job_id: str) -> tuple[str, str]:
-    """The job and its step: of `123.batch`, but not of PBS's `7712.server`."""
+    """Split a job id into job and step: `123.batch` into `123` and `batch`.
+
+    The step is empty for others, such as `7712.server` of PBS.
+    """
     found = _STEP.search(job_id)
     cut = "batch extern interactive"
     if not found or not (
@@ -542,7 +557,7 @@ def _step(job_id: str) -> tuple[str, str]:
 
 
 def see_nameless(values: Mapping[str, Any], drafts: Drafts) -> None:
-    """A row without an id is of the job whose text it is in."""
+    """Read a row without an id into the job whose text surrounds the table."""
     draft = drafts.here()
     if draft.id and "jobs" in values:
         draft = drafts.fresh()
@@ -610,7 +625,7 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
 
 
 def _cut_steps(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows with steps told apart where sacct cut their ids: `15715316_97+` for all of them."""
+    """Mark all rows but the first as steps if sacct has cut their ids, as in `15715316_97+`."""
     cells = [str(values.get("cell", "")) for values, _ in rows]
     if len(rows) < 2 or len(set(cells)) > 1 or not cells[0].endswith("+"):
         return rows
@@ -628,7 +643,10 @@ def _source(heads: set[str]) -> str:
 
 
 def _are_attempts(own: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the rows are starts of one job, as `sacct -D` lists them, and not one row twice."""
+    """Return whether the rows are several starts of one job, as `sacct -D` lists them.
+
+    Otherwise they are one row that was printed twice.
+    """
     shown = [(each.get("state"), each["elapsed_s"]) for each in own if "elapsed_s" in each]
     return len(set(shown)) > 1
 
@@ -677,7 +695,10 @@ def _tres_time(text: str) -> float | None:
 
 
 def tres_figure(text: str, name: str) -> float | None:
-    """`8` of `cpu` in `billing=122,cpu=8,gres/gpu=1,mem=30G`; bytes of memory without a unit."""
+    """Return a number from Slurm's TRES, such as 8 for `cpu` in `billing=122,cpu=8,mem=30G`.
+
+    Suffixes K, M, G, T and P are applied, in powers of 1024. None if the name is missing.
+    """
     found = re.search(rf"(?:^|,){name}=(\d{{1,18}}(?:\.\d+)?)([KMGTP]?)", text)
     if not found:
         return None

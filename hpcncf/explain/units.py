@@ -58,7 +58,10 @@ _COUNT: Final = re.compile(r"<?0*(\d{1,7})(?:\.0+)?(?![\d:%]|[.,]\d|\s?[KMGT]i?B
 
 
 def match_duration(text: str, at: int = 0, unit: float = 0.0) -> Matched:
-    """Seconds: `1-02:03:04`, `02:57.38`, `0+00:03:05`, `2 days, 3:04:05`, `1h 30m`, `8340.00 sec.`.
+    """Match a duration at a position; return seconds and end position, None without a match.
+
+    Known forms: `1-02:03:04`, `02:57.38`, `0+00:03:05`, `2 days, 3:04:05`, `1h 30m`, `8340.00
+    sec.`.
 
     unit: seconds in one of a bare number; 0 where a bare number is none. With hours (3600) a
     clock of two parts is `H:MM`, as in LSF's -W; else it is Slurm's `MM:SS`.
@@ -89,7 +92,10 @@ def match_duration(text: str, at: int = 0, unit: float = 0.0) -> Matched:
 
 
 def match_memory(text: str, at: int = 0, unit: str | None = None) -> Matched:
-    """Mebibytes: `153364K`, `4.00 GB`, `982 Mbytes`, `16777216kb`, `4Gn`; all count in 1024.
+    """Match an amount of memory at a position; return MiB and end position, or None.
+
+    Known forms: `153364K`, `4.00 GB`, `982 Mbytes`, `16777216kb`, `4Gn`; all units are powers
+    of 1024.
 
     unit: of a bare number: `B`, `K`, `M`, `G`; None where a bare number is none.
     """
@@ -101,25 +107,32 @@ def match_memory(text: str, at: int = 0, unit: str | None = None) -> Matched:
 
 
 def match_share(text: str, at: int = 0, bare: bool = False) -> Matched:
-    """`20.00%`, `20 percent`: 0.2; may exceed 1. bare: whether the sign may be missing."""
+    """Match a percentage at a position; return it as a fraction, and the end position.
+
+    `20.00%` and `20 percent` are 0.2; the fraction may exceed 1. `bare`: whether the sign may
+    be missing. None without a match.
+    """
     found = _SHARE.match(text, at) or (_BARE.match(text, at) if bare else None)
     return (float(found[1]) / 100, found.end()) if found else None
 
 
 def match_count(text: str, at: int = 0) -> Matched:
-    """A whole number, 0 or more: `4`, not `4G` or `4.5`."""
+    """Match a whole number of at least 0; return it and the end position, or None.
+
+    `4` matches, `4G` and `4.5` do not.
+    """
     found = _COUNT.match(text, at)
     return (float(found[1]), found.end()) if found else None
 
 
 def number(text: str) -> float | None:
-    """No sign, no exponent: none of the schedulers writes one."""
+    """Parse a number without sign and exponent; None if the text is anything else."""
     value = float(text) if re.fullmatch(_NUMBER, text.strip()) else None
     return value if value is None or isfinite(value) else None
 
 
 def duration(text: str, unit: float = 0.0) -> float | None:
-    """Seconds of the whole text; None for UNLIMITED, say."""
+    """Parse a text as a duration in seconds; None if it is none, such as UNLIMITED."""
     found = match_duration(text.strip(), 0, unit)
     return found[0] if found else None
 
@@ -135,7 +148,7 @@ def share(text: str, bare: bool = False) -> float | None:
 
 
 def count(text: str) -> int | None:
-    """At least 1: `-5`, `4G` or `0` is none."""
+    """Parse a whole number of at least 1; None for `-5`, `4G` or `0`."""
     found = match_count(text.strip(), 0)
     return int(found[0]) if found and found[0] else None
 
@@ -150,7 +163,7 @@ _SPACE_THOUSANDS: Final = re.compile(r"(?<=\d)[\u202f\u00a0'](?=\d{3}(?!\d))")
 
 
 def plain_numbers(line: str) -> str:
-    """The line with its numbers as C writes them: `20,00 %` is `20.00 %`, `8,566 s` is `8566 s`."""
+    """Rewrite the numbers of a line in C notation: `20,00 %` as `20.00 %`, `8,566` as `8566`."""
     line = _SPACE_THOUSANDS.sub("", line)
     if "," not in line:
         return line

@@ -9,7 +9,7 @@ THIN: Final = "\u202f"
 
 
 def format_share(value: float) -> str:
-    """Two digits that count: `2.1 %`, `43 %`, `0 %`."""
+    """Format a fraction as a percentage with about two significant digits: `2.1 %`, `43 %`."""
     percent = 100 * value
     digits = 0 if percent >= 9.95 or percent < 0.005 else 1 if percent >= 0.95 else 2
     return f"{percent:.{digits}f}{THIN}%"

@@ -12,7 +12,7 @@ ENGINE: Final = "training.engine"
 
 
 def missing_native_engine(job: JobSpec) -> str | None:
-    """Why engine native, which the job requests, is not available; None if there is no problem."""
+    """Reason why the requested engine native is not available; None if all is well."""
     engines = [
         job.training.engine,
         *job.grid.get(ENGINE, []),
@@ -35,7 +35,7 @@ def describe_engine_fallback(reason: str) -> str:
 
 
 def with_engine_fallback(job: JobSpec, reason: str | None) -> JobSpec:
-    """The job with engine rowwise in place of native if there is a `reason`, else as it is.
+    """Replace engine native by rowwise in the job if there is a `reason`.
 
     A run's id, its record and the tables then name the engine that really trains it. Once the
     native engine is available, the job file gives other runs.

@@ -39,8 +39,10 @@ def expand_job(
     data_keys: Mapping[str, str | None] | None = None,
     datasets: Mapping[str, str | None] | None = None,
 ) -> Plan:
-    """The plan of a job; `data_keys` maps a data path to the key of its content, `datasets` to its
-    format, which resolves `model.init: auto`.
+    """Expand a job's grid and points into the plan of its runs.
+
+    `data_keys` maps data paths to the keys of their content, `datasets` to their formats, which
+    resolve `model.init: auto`.
 
     Raises UsageError naming the point whose settings exclude each other.
     """
@@ -76,7 +78,7 @@ def expand_job(
 
 
 def grid_points(job: JobSpec) -> list[dict[str, Any]]:
-    """Each combination of dotted settings that the job requests, before repeats.
+    """List each combination of dotted settings that the job requests, without repeats.
 
     Raises UsageError if they are more than MAX_RUNS.
     """
@@ -101,7 +103,10 @@ def grid_points(job: JobSpec) -> list[dict[str, Any]]:
 
 
 def unused_excludes(job: JobSpec) -> list[str]:
-    """Values in `exclude` that the grid does not have. No error, since `-s` narrows grids."""
+    """Warn about values in `exclude` that the grid does not have.
+
+    They are no error, since `-s` narrows grids.
+    """
 
     def axis(key: str) -> str:
         if key not in job.grid:
@@ -117,7 +122,7 @@ def unused_excludes(job: JobSpec) -> list[str]:
 
 
 def repeated_values(job: JobSpec) -> list[str]:
-    """Values that the grid, and points that the job, lists more than once: they count once."""
+    """Warn about values of the grid, and points, that are listed more than once."""
     listed = {f"grid.{key}": values for key, values in job.grid.items()} | {"points": job.points}
     return [
         f"{key}: {value} is listed {number} times and counts once; for repeats set `repeats`"

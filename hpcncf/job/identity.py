@@ -31,7 +31,7 @@ def run_identity(
     training: Training | None,
     repeat: int,
 ) -> dict[str, Any]:
-    """Settings that decide a run's result, as plain data.
+    """Settings that determine a run's result, as plain data.
 
     Memory, time limit, paths and site are no part of it. Settings at their defaults are left out,
     so that a later version with more settings still recognises the run.
@@ -53,7 +53,7 @@ def run_identity(
 def command_identity(
     program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
 ) -> dict[str, Any]:
-    """A command's words with all values in them except memory and time limit."""
+    """Identity of a command's run: its words with all values but memory and time limit."""
     unfilled = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
     known = placeholder_values(parameters, unfilled | _resource_identity(resources), repeat)
     words = build_command(program, known)
@@ -62,7 +62,7 @@ def command_identity(
 
 
 def add_remedies(identity: dict[str, Any], remedies: Remedies) -> dict[str, Any]:
-    """Without any, as it was before there were remedies."""
+    """Add the remedies to a run's identity, which stays as it is if there are none."""
     if not remedies:
         return identity
     return identity | {"remedies": remedies.model_dump(mode="json", exclude_defaults=True)}
@@ -78,7 +78,7 @@ def _resource_identity(resources: Resources) -> dict[str, Any]:
 
 
 def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:
-    """Resolves `auto` and the two batch sizes, so that one computation has one identity."""
+    """Training settings that determine the result, with `auto` and batch sizes resolved."""
     plain = training.model_dump(
         mode="json",
         exclude_defaults=True,
@@ -101,14 +101,16 @@ def _training_identity(training: Training, resources: Resources) -> dict[str, An
 
 
 def hash_identity(identity: Mapping[str, Any]) -> str:
-    """The first 12 hexadecimal digits of the identity's SHA-256."""
+    """Hash an identity to 12 hexadecimal digits of its SHA-256."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def configuration_id(run: Run) -> str:
-    """Identifies a point, whose repeats all have this id. Runs that differ in their seed alone are
-    repeats, too."""
+    """Id of a run's configuration, which all of its repeats share.
+
+    Runs that differ only in their seed are repeats, too.
+    """
     if isinstance(run.workload, Program) and not run.by_hand:
         parameters = run.parameters | ({SEED: 0} if SEED in run.parameters else {})
         identity = command_identity(run.workload, parameters, run.resources, 0)

@@ -62,7 +62,10 @@ class YamlLoader(yaml.SafeLoader):
 def _scalar_constructor(
     convert: Callable[[str], Any],
 ) -> Callable[[YamlLoader, yaml.ScalarNode], Any]:
-    """A constructor that reports the place of text that does not fit its tag (`!!int abc`)."""
+    """Build a YAML constructor that reports the place of text unfit for its tag.
+
+    An example is `!!int abc`.
+    """
 
     def construct(loader: YamlLoader, node: yaml.ScalarNode) -> Any:
         text = str(loader.construct_scalar(node))
@@ -99,7 +102,7 @@ for _tag, _pattern, _first, _convert in (
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The YAML text as plain data. Raises UsageError with `where`, line and column."""
+    """Parse YAML text to plain data. Raises UsageError with `where`, line and column."""
     try:
         return yaml.load(text, YamlLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -113,7 +116,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def read_utf8(path: Path) -> str:
-    """The file's text. Raises UsageError if it cannot be read or is not UTF-8."""
+    """Read a text file. Raises UsageError if it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -123,7 +126,7 @@ def read_utf8(path: Path) -> str:
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
-    """The job file's settings, all paths made absolute.
+    """Load a job file with overrides `key=value`; all paths become absolute.
 
     Raises UsageError with the file or the `-s`, the key, its value and the choices.
     """
@@ -152,7 +155,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
 
 
 def build_plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
-    """The job's plan with the keys of its data.
+    """Build the job's plan, with the keys of its prepared data.
 
     Raises UsageError naming the file and the `overrides` that the job was loaded with.
     """
@@ -173,12 +176,12 @@ def build_plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
 
 
 def read_data_keys(job: JobSpec) -> dict[str, str | None]:
-    """Each data path of the job -> its content's key; None if nothing is prepared there."""
+    """Map each data path of the job to its content's key; None if nothing is prepared there."""
     return {path: content_key(Path(path)) for path in _data_paths(job)}
 
 
 def read_datasets(job: JobSpec) -> dict[str, str]:
-    """Each data path of the job that holds prepared data -> its format."""
+    """Map each data path of the job with prepared data to the data's format."""
     folders = {path: Path(path) for path in _data_paths(job) if is_prepared(Path(path))}
     return {path: read_manifest(folder).dataset for path, folder in folders.items()}
 
@@ -191,7 +194,7 @@ def _data_paths(job: JobSpec) -> list[str]:
 
 
 def _apply_setting(plain: dict[str, Any], setting: str) -> str:
-    """Set `a.b=value` in place, the value read as YAML; returns the qualified key."""
+    """Set a value given as `a.b=value` (YAML) in place; returns the qualified key."""
     dotted, equals, text = setting.partition("=")
     if not equals or not dotted:
         raise UsageError(
@@ -203,7 +206,9 @@ def _apply_setting(plain: dict[str, Any], setting: str) -> str:
 
 
 def qualify_parameters(plain: dict[str, Any]) -> None:
-    """Replace a command's `lr` in grid, points, exclude and baseline by `parameters.lr`, in place.
+    """Rename a command's short keys in place, such as `lr` to `parameters.lr`.
+
+    They may occur in grid, points, exclude and baseline.
 
     The data need not be valid.
     """
@@ -222,7 +227,10 @@ def qualify_parameters(plain: dict[str, Any]) -> None:
 
 
 def qualify_key(plain: dict[str, Any], dotted: str) -> str:
-    """A command's `lr` as `parameters.lr`, unless the file has a key of that name."""
+    """Expand a command's short key, `lr` to `parameters.lr`.
+
+    Keys of the job file itself, and keys of other jobs, stay as they are.
+    """
     if not _is_command(plain) or dotted in JobSpec.model_fields:
         return dotted
     head, dot, rest = dotted.partition(".")
@@ -238,7 +246,9 @@ def _parameter(key: Any) -> Any:
 
 
 def apply_override(plain: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `dotted` in the job's plain data, which need not be valid, in place.
+    """Set the dotted key in the job's plain data, in place.
+
+    The data need not be valid.
 
     The value applies to every run: it replaces an axis of the grid, and the value in points that
     have the key.
@@ -272,14 +282,17 @@ def apply_override(plain: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _file_with(path: Path, overrides: Sequence[str]) -> str:
-    """The source of an error that the file and these overrides may only cause together."""
+    """Name the source of an error: the file, with the overrides that may share the cause."""
     return " -s ".join([f"{path} with", *overrides]) if overrides else str(path)
 
 
 def _error_source(
     loc: Sequence[int | str], path: Path, in_file: Any, given: Sequence[tuple[str, str]]
 ) -> str:
-    """The last override that gave the value at `loc`, else the file with those that gave a part.
+    """Name the source of an invalid value: an override, else the file.
+
+    It is the last override that gave the value at `loc`, else the file with those that gave a
+    part of it.
 
     `in_file`: the file's own data; `given`: dotted keys and `key=value`.
     """
@@ -305,7 +318,10 @@ def is_site_file(site: str) -> bool:
 
 
 def make_paths_absolute(job: JobSpec, folder: Path) -> JobSpec:
-    """The job with its program's folder, its data and a site file made absolute from `folder`."""
+    """Copy the job with its program's folder, data and site file as absolute paths.
+
+    Relative paths start from `folder`.
+    """
 
     def absolute(value: Any, key: str = "data.path") -> Any:
         if not isinstance(value, str) or not value:

@@ -17,14 +17,16 @@ T = TypeVar("T")
 
 
 def pack_runs(runs: Sequence[Run]) -> list[Pack]:
-    """Packs of runs that run side by side, every run once, in the order of their first runs."""
+    """Group runs into packs that run side by side, ordered by their first runs."""
     at = {run.id: number for number, run in enumerate(runs)}
     packs = [pack for alike in packs_by_resources(runs) for pack in alike]
     return sorted(packs, key=lambda pack: at[pack[0].id])
 
 
 def packs_by_resources(runs: Sequence[Run]) -> list[list[Pack]]:
-    """The packs of runs with equal resources; only the last pack of each list may be incomplete.
+    """Group runs into packs, one list of packs for each set of equal resources.
+
+    Only the last pack of a list may be incomplete.
 
     Repeats of one configuration share a pack if they fill it, so that a pack's speed belongs to
     one configuration. Packs of the remaining runs are mixed.

@@ -28,7 +28,10 @@ SCHEMA_VERSION: Final = 1
 
 
 def _check_id(run_id: str) -> str:
-    """Others may write to the folder that holds the plan: an id must not lead out of it."""
+    """Validate a run id, which must not lead out of the results folder.
+
+    Others may write to the folder that holds the plan.
+    """
     if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", run_id):
         raise ValueError(f"expected a run id, came {abbreviate(run_id)}")
     return run_id
@@ -73,7 +76,7 @@ class Run(Settings):
     @model_validator(mode="before")
     @classmethod
     def set_removed_settings_apart(cls, plain: Any) -> Any:
-        """Plans of earlier versions have settings that are gone."""
+        """Move settings that no longer exist from an older plan's run to `removed`."""
         if not isinstance(plain, dict) or not isinstance(plain.get("training"), dict):
             return plain
         kept = plain | {
@@ -86,20 +89,20 @@ class Run(Settings):
 
     @model_validator(mode="after")
     def once_every_command_was_by_hand(self) -> Self:
-        """Plans from before job files could hold commands lack `by_hand`."""
+        """Set `by_hand` in a command's run from a plan that is too old to have it."""
         if self.workload != "ncf" and "by_hand" not in self.model_fields_set:
             return self.model_copy(update={"by_hand": True})
         return self
 
     @property
     def removed_training(self) -> dict[str, Any]:
-        """Removed settings of `training` and their values."""
+        """Names and values of removed settings of `training`."""
         split = ((dotted.partition("."), value) for dotted, value in self.removed.items())
         return {name: value for (section, _, name), value in split if section == "training"}
 
     @property
     def words(self) -> list[str]:
-        """The command, except for values known only at run time; empty for ncf."""
+        """Words of the command, without values known only at run time; empty for ncf."""
         if not isinstance(self.workload, Program):
             return []
         if self.by_hand:
@@ -125,7 +128,7 @@ class Plan(Settings):
         return [run for run in self.runs if not run.retired]
 
     def run(self, run_id: str) -> Run:
-        """The run whose id starts with `run_id`. Raises UsageError if none or several do."""
+        """Find the run whose id starts with `run_id`. Raises UsageError for none or several."""
         found = [run for run in self.runs if run.id.startswith(run_id)]
         if len(found) == 1:
             return found[0]
@@ -137,7 +140,7 @@ class Plan(Settings):
 
 
 def max_core_hours(runs: list[Run]) -> float:
-    """Core hours if every run takes its whole time limit; an incomplete pack costs a full one."""
+    """Core-hours if every run takes its whole time limit; an incomplete pack costs a full one."""
     minutes = (
         -(-number // asked.side_by_side) * asked.nodes * asked.node_cores * asked.timeout_min
         for asked, number in Counter(run.resources for run in runs).items()
@@ -146,7 +149,7 @@ def max_core_hours(runs: list[Run]) -> float:
 
 
 def merge_plans(old: Plan, new: Plan) -> Plan:
-    """The new plan, with the old one's other runs kept and marked retired."""
+    """Merge two plans: runs that only the old one has are kept and marked as retired."""
     present = {run.id for run in new.runs}
     gone = [run.model_copy(update={"retired": True}) for run in old.runs if run.id not in present]
     return new.model_copy(update={"runs": new.runs + gone})

@@ -47,7 +47,10 @@ class Settings(BaseModel):
 
 
 def refuse(is_wrong: Callable[[Any], object], message: str) -> AfterValidator:
-    """A validator that raises the message, with `{}` replaced by the value, if it is wrong."""
+    """Build a validator that raises the message if the value is wrong.
+
+    `{}` in the message is replaced by the value.
+    """
 
     def check(value: Any) -> Any:
         if is_wrong(value):
@@ -65,7 +68,7 @@ PARAMETER: Final = r"[A-Za-z](?:_?[A-Za-z0-9]){0,39}"
 
 
 def placeholder_names(text: str) -> list[str]:
-    """The placeholders in the text, each once. Raises ValueError for an unmatched brace."""
+    """List the placeholders in the text, each once. Raises ValueError for an unmatched brace."""
     found = [match for match in PLACEHOLDER.finditer(text) if match.group() not in ("{{", "}}")]
     if any(match.group(1) is None for match in found):
         raise ValueError(
@@ -76,7 +79,7 @@ def placeholder_names(text: str) -> list[str]:
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
-    """The text with each placeholder's value; `{{` and `}}` become braces."""
+    """Replace the placeholders in the text by their values, and `{{` and `}}` by braces."""
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -86,7 +89,7 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
 
 
 def quoted_placeholder(line: str) -> str | None:
-    """The first placeholder inside quotes of a shell's line, or None."""
+    """Find the first placeholder inside quotes of a shell line; None if there is none."""
     quote = None
     at = 0
     while at < len(line):
@@ -122,7 +125,7 @@ def _check_argument(text: str) -> str:
 
 
 def _as_word(value: Any) -> Any:
-    """YAML reads the word 3 of `--epochs, 3` as a number."""
+    """Convert a number or truth value to a word, as YAML reads 3 in `--epochs, 3`."""
     if isinstance(value, dict):
         raise ValueError('expected a word; in YAML, quote a word with braces: "{lr}"')
     return scalar_text(value) if isinstance(value, bool | int | float) else value
@@ -196,7 +199,7 @@ class Program(Settings):
 
     @property
     def templates(self) -> list[str]:
-        """The texts that may contain placeholders."""
+        """Texts of the command that may contain placeholders."""
         return self.command if self.command is not None else [self.shell or ""]
 
 
@@ -237,7 +240,7 @@ class Remedies(Settings):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `rowwise,threads=1`. Raises UsageError."""
+        """Parse remedies such as `rowwise,threads=1`. Raises UsageError."""
         values: dict[str, Any] = {}
         for word in filter(None, (each.strip() for each in text.split(","))):
             name, equals, value = word.partition("=")
@@ -252,7 +255,7 @@ class Remedies(Settings):
         return self != type(self)()
 
     def __str__(self) -> str:
-        """As --with has it; empty without any."""
+        """Format the remedies as `--with` takes them: `rowwise,threads=1`; empty if none."""
         values = self.model_dump(exclude_defaults=True)
         return ",".join(
             name if value is True else f"{name}={value}" for name, value in values.items()
@@ -260,7 +263,7 @@ class Remedies(Settings):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables for the program's environment."""
+        """Environment variables that the remedies set for the program."""
         found = {} if self.omp is None else {"OMP_WAIT_POLICY": self.omp.upper()}
         if self.threads is not None:
             found |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
@@ -284,14 +287,14 @@ Workload = Annotated[
 
 
 def scalar_text(value: bool | int | float | str) -> str:
-    """The value as YAML spells it: `true`, `0.001`, `adam`."""
+    """Spell a value as YAML does: `true`, `0.001`, `adam`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def placeholder_values(
     parameters: Mapping[str, Any], resources: Mapping[str, Any], repeat: int
 ) -> dict[str, str]:
-    """Placeholder -> text. The placeholders known only at run time map to themselves."""
+    """Map each placeholder to its text; those known only at run time map to themselves."""
     named = {name: scalar_text(value) for name, value in parameters.items()}
     return {
         **named,
@@ -303,7 +306,7 @@ def placeholder_values(
 
 
 def build_command(program: Program, values: Mapping[str, str]) -> list[str]:
-    """The words that start the program."""
+    """Build the words that start the program, placeholders replaced by `values`."""
     if program.shell is None:
         return [fill_placeholders(word, values) for word in program.templates]
     # Each value goes into a variable, so that the shell does not interpret it.
@@ -319,7 +322,7 @@ def build_command(program: Program, values: Mapping[str, str]) -> list[str]:
 def find_placeholder_problem(
     program: Program, parameters: Mapping[str, Any], known: Mapping[str, str]
 ) -> str:
-    """The first placeholder that is not known, or parameter that is not used; empty if none."""
+    """Describe the first unknown placeholder or unused parameter; "" if there is none."""
     used = [name for word in program.templates for name in placeholder_names(word)]
     for name in used:
         if name not in known:
@@ -351,7 +354,7 @@ CountOrZero = Annotated[int, Field(ge=0), _BELOW_2_31]
 
 
 def suggest_setting(key: str, known: list[str]) -> str:
-    """` Did you mean 'model.dropout'?`: a key of another section, else a close one of this."""
+    """Suggest a key of another section, or a similar one: ` Did you mean 'model.dropout'?`."""
     elsewhere = [section for section in SECTIONS if key in SECTIONS[section].model_fields]
     return f" Did you mean '{elsewhere[0]}.{key}'?" if elsewhere else did_you_mean(key, known)
 
@@ -425,22 +428,22 @@ class Resources(Settings):
 
     @property
     def cores(self) -> int:
-        """Cores that a run is allocated, over all its ranks."""
+        """Number of cores allocated to a run, over all its ranks."""
         return self.world_size * self.cpus_per_task
 
     @property
     def side_by_side(self) -> int:
-        """Runs of a job at the same time."""
+        """Number of runs that share a job at the same time."""
         return max(self.runs_per_node, self.runs_per_gpu)
 
     @property
     def packed(self) -> bool:
-        """Whether a process of hpcncf starts and places the ranks of the job's runs."""
+        """Whether hpcncf itself starts and places the ranks of the job's runs."""
         return self.side_by_side > 1 or self.mps
 
     @property
     def node_cores(self) -> int:
-        """Cores on each node, of all runs side by side."""
+        """Number of cores on each node for all runs that share it."""
         return self.side_by_side * self.tasks_per_node * self.cpus_per_task
 
     @property
@@ -483,7 +486,7 @@ class Model(Settings):
 
     @property
     def table_std(self) -> float | None:
-        """Initial standard deviation of all tables; None if it differs, as with `torch`."""
+        """Initial standard deviation of all tables; None if it differs between tables."""
         if isinstance(self.init, float | int):
             return float(self.init)
         return PAPER_STD if self.init == "paper" else None
@@ -614,7 +617,7 @@ class Training(Settings):
         return self
 
     def batch_over_ranks(self, world_size: int) -> int:
-        """Positives per optimiser step over all ranks."""
+        """Number of positives per optimizer step over all ranks."""
         if self.batch_size_per_rank is not None:
             return self.batch_size_per_rank * self.accumulate * world_size
         return self.global_batch_size or 256
@@ -721,7 +724,7 @@ class GridPoint(Settings):
 
 
 def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's settings as plain data of a GridPoint, dotted `changes` applied, not validated."""
+    """Apply dotted `changes` to the job's settings; returns plain data, not validated."""
     plain = base.model_dump(mode="json", include=set(GridPoint.model_fields))
     for dotted, value in changes.items():
         section, key = dotted.split(".")
@@ -734,7 +737,7 @@ def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validate_settings(model: type[M], plain: Any, where: str) -> M:
-    """`plain` as `model`. Raises UsageError with one line for each problem."""
+    """Validate plain data as `model`. Raises UsageError with one line for each problem."""
     try:
         return model.model_validate(plain)
     except ValidationError as error:
@@ -744,7 +747,10 @@ def validate_settings(model: type[M], plain: Any, where: str) -> M:
 def validation_error(
     model: type[BaseModel], error: ValidationError, where: Callable[[list[int | str]], str]
 ) -> UsageError:
-    """One line for each problem, prefixed with the source that `where` gives for its place."""
+    """Convert pydantic's error to a UsageError with one line for each problem.
+
+    `where` returns the source of a place, which begins the line.
+    """
     lines = []
     for problem in error.errors():
         loc = [part for part in problem["loc"] if not PYDANTIC_PART.match(str(part))]
@@ -787,7 +793,7 @@ def _describe_problem(
 
 
 def _describe_pattern(key: str, came: str) -> str:
-    """The pattern of the name, of parameters or of the grid's keys, in words."""
+    """Explain in words which names the job, its parameters or grid keys may have."""
     if key == "name":
         return (
             "expected at most 64 letters, digits, dots, dashes and underscores, a letter or digit "
@@ -814,7 +820,7 @@ def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _first_model(annotation: Any) -> type[BaseModel] | None:
-    """The first model among an annotation's alternatives."""
+    """Find the first model among an annotation's alternatives; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _first_model(part))), None)

@@ -60,7 +60,7 @@ class Case:
 
     @property
     def sharing(self) -> str:
-        """The setting by which a GPU is shared; empty if none is."""
+        """Name of the setting by which runs or ranks share a GPU; "" if none does."""
         names = ("runs_per_gpu", "ranks_per_gpu", "mps")
         return next((name for name in names if is_given(self.r, name)), "")
 
@@ -359,7 +359,7 @@ They are allowed, so that this can be measured."""
 
 
 def describe_no_effect(training: Training, device: str) -> list[str]:
-    """Warnings about settings without effect. `device`: cpu or cuda."""
+    """Warn about training settings without effect on `device`, which is cpu or cuda."""
     return [
         f"training.{name} has no effect: {reason}"
         for applies, names, reason in NO_EFFECT
@@ -377,7 +377,7 @@ def is_given(settings: Resources | Training, name: str) -> bool:
 def find_conflicts(
     resources: Resources, training: Training | None = None, model: Model = MODEL_DEFAULTS
 ) -> list[str]:
-    """Settings of a run that exclude each other, and memory that is too small for it.
+    """Describe settings that exclude each other, and memory that is too small for the run.
 
     Without `training` only conflicts among the resources, as for a command.
     """
@@ -404,7 +404,7 @@ def _find_broken(rules: Iterable[Rule], case: Case) -> list[str]:
 
 
 def memory_conflicts(resources: Resources, training: Training, model: Model) -> list[str]:
-    """Why the run cannot fit into the memory that it requests; empty if it may fit.
+    """Explain why the run cannot fit into its requested memory; empty if it may fit.
 
     Compares lower bounds with the request, so a run that is not refused may still be too large.
     A GPU's memory is not part of the request.
@@ -434,13 +434,13 @@ def memory_conflicts(resources: Resources, training: Training, model: Model) -> 
 
 
 def instances_at_once(resources: Resources, training: Training) -> int:
-    """Positives and negatives that a rank takes through the model at once."""
+    """Number of positives and negatives that a rank takes through the model at once."""
     share = ceil(training.batch_over_ranks(resources.world_size) / resources.world_size)
     return ceil(share / training.accumulate) * (1 + training.negatives)
 
 
 def step_bytes(resources: Resources, training: Training, model: Model) -> int:
-    """Lower bound on the bytes on each rank that the backward pass of a step needs.
+    """Lower bound in bytes of a rank's memory for the backward pass of a step.
 
     Engine `reference` keeps the indices, four gathered embeddings, the MLP's input and each
     layer's output; `rowwise` the indices, one gathered row and each layer's output. Engine
@@ -457,7 +457,7 @@ def step_bytes(resources: Resources, training: Training, model: Model) -> int:
 
 
 def model_bytes(training: Training, model: Model, users: int, items: int, context: int = 0) -> int:
-    """Bytes on each rank of the parameters and of the optimizer's state."""
+    """Size in bytes, on each rank, of the parameters and the optimizer's state."""
     inputs, dense = 2 * model.mlp_width + context, 0
     for width in model.layers:
         dense, inputs = dense + (inputs + 1) * width, width
@@ -468,8 +468,11 @@ def model_bytes(training: Training, model: Model, users: int, items: int, contex
 
 
 def shared_memory_bytes(training: Training, batch: int, context: int = 0) -> int:
-    """Shared memory in which a rank's DataLoader workers hold batches of `batch` positives: a user
-    and items as int64, `context` columns as float32."""
+    """Bytes of shared memory that hold the batches of a rank's DataLoader workers.
+
+    Each of the `batch` positives has a user and items as int64, and `context` columns as
+    float32. It is 0 without workers.
+    """
     if training.loader not in ("per_sample", "batched"):
         return 0
     if not training.num_workers:
@@ -487,7 +490,7 @@ def node_shared_memory_bytes(resources: Resources, training: Training) -> int:
 
 
 def describe_shared_memory(resources: Resources, training: Training) -> str | None:
-    """A warning if DataLoader workers may fill half of the requested memory; else None."""
+    """Warn if DataLoader workers may fill half of the requested memory; else None."""
     held, asked = node_shared_memory_bytes(resources, training), resources.node_mem_gb * GIB
     if held <= SHARED_MEMORY_SHARE * asked:
         return None
@@ -499,7 +502,7 @@ def describe_shared_memory(resources: Resources, training: Training) -> str | No
 
 
 def describe_gloo_choice(resources: Resources, training: Training) -> str | None:
-    """Why `backend: auto` is gloo on GPUs, and how to get nccl; None if that is not so."""
+    """Explain why `backend: auto` selects gloo on GPUs; None if it does not."""
     tasks, gpus = resources.tasks_per_node, resources.gpus_per_node
     on_gpu = training.device_for(resources) == "cuda"
     if training.backend != "auto" or not on_gpu or training.backend_for(resources) == "nccl":

@@ -23,7 +23,7 @@ POLL_S: Final = 0.2
 
 
 def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState]:
-    """Cancel the runs that are active; return their states before.
+    """Cancel the runs that are active; return the states that they had before.
 
     Raises HpcncfError if Slurm refuses.
     """
@@ -47,7 +47,9 @@ def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState
 def _slurm_jobs(
     paths: ResultPaths, states: Sequence[RunState], cancelled_states: Sequence[RunState]
 ) -> list[str]:
-    """Slurm jobs whose runs are all cancelled; a task of several runs skips a cancelled one.
+    """Return ids of Slurm jobs whose runs are all cancelled, to be cancelled themselves.
+
+    A task that has other runs skips a cancelled one.
 
     The report job of a submission is cancelled with its last run.
     """

@@ -41,7 +41,7 @@ class Renewed:
 
 
 def renew_changed_runs(paths: ResultPaths, job: JobSpec, plan: Plan) -> Renewed:
-    """Record each command's code, and give a run another id if it has computed with other code.
+    """Record each command's code; a run that has computed with other code gets another id.
 
     A run that has not begun, or has failed, keeps its id and takes the code as it is now.
     """
@@ -60,7 +60,10 @@ def renew_changed_runs(paths: ResultPaths, job: JobSpec, plan: Plan) -> Renewed:
 
 
 def _done(paths: ResultPaths, plan: Plan, old: Mapping[str, Run], all_queued: bool) -> set[str]:
-    """Ids of runs that keep their code; a queued run does if its code was copied."""
+    """Return ids of runs that keep their recorded code, because they have computed with it.
+
+    With `all_queued`, queued runs are included, since their code was copied.
+    """
     there = [old[run.id] for run in plan.runs if run.id in old and old[run.id].code]
     if not there:
         return set()
@@ -70,7 +73,7 @@ def _done(paths: ResultPaths, plan: Plan, old: Mapping[str, Run], all_queued: bo
 
 
 class _CommandCodes:
-    """Cache of the hashes of commands' code; thousands of runs mostly name the same files."""
+    """Cache of hashes of commands' code, since thousands of runs mostly name the same files."""
 
     def __init__(self) -> None:
         self.unfollowed: list[str] = []

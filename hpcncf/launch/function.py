@@ -47,15 +47,15 @@ class Future:
 
     @property
     def state(self) -> str:
-        """`pending`, `running`, `completed`, `failed`, ...: as `hpcncf status` shows it."""
+        """State of the run as `hpcncf status` shows it: `pending`, `running`, `completed`, ..."""
         return self._look().state
 
     def done(self) -> bool:
-        """Whether the run has ended, however it did."""
+        """Whether the run has ended, successfully or not."""
         return self.state not in UNDER_WAY
 
     def result(self, timeout: float | None = None) -> Any:
-        """The function's return value on rank 0; waits for it.
+        """Wait for the run's end, and return the function's return value on rank 0.
 
         Raises TimeoutError after `timeout` seconds, RunFailed if the function raised an exception
         (with its traceback) or the run ended without a result.
@@ -75,12 +75,12 @@ class Future:
         return value
 
     def cancel(self) -> None:
-        """End the run, or take it out of the queue."""
+        """Cancel the run, whether it is running or still in the queue."""
         paths, plan = self._plan()
         cancel(paths, plan, plan.runs)
 
     def _plan(self) -> tuple[ResultPaths, Plan]:
-        """The results folder and its plan, reduced to this run."""
+        """Return the paths of the results folder, and its plan reduced to this run."""
         paths = ResultPaths(self.results)
         plan = read_plan(paths)
         own = [run for run in plan.runs if run.id == self.id]
@@ -92,7 +92,7 @@ class Future:
         return status.states(*self._plan(), ask)[0]
 
     def _read(self, now: RunState) -> tuple[bool, Any] | None:
-        """(True, value) or (False, traceback); None if the run left neither."""
+        """Read the result: (True, value), (False, traceback), or None if there is none."""
         if now.attempt is None:
             return None
         path = ResultPaths(self.results).run(self.id).attempt(now.attempt).output / RESULT
@@ -114,7 +114,9 @@ def submit(
     site: str = "cpu",
     repeats: int = 1,
 ) -> list[Future]:
-    """Submit `function(**point)` for each point of the grid; returns at once, in the grid's order.
+    """Submit `function(**point)` for each point of the grid; return futures in grid order.
+
+    It does not wait for the runs.
 
     `grid`: parameter -> values (numbers, text, truth values); runs are their cross product.
     `resources`: `cpus_per_task`, `mem_gb`, `timeout_min`, `nodes`, ... as in a job file. Each rank
@@ -172,7 +174,7 @@ def submit(
 
 
 def _user_path() -> list[str]:
-    """Folders from which this process imports its user's own modules."""
+    """Return the folders from which this process imports the user's own modules."""
     return [each for each in map(os.path.abspath, sys.path) if is_user_file(f"{each}/module.py")]
 
 

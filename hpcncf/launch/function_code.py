@@ -27,7 +27,7 @@ class FunctionCode:
 
 
 def hash_function(function: Callable[..., Any]) -> FunctionCode:
-    """Hash a function's code, the values it refers to, and the user's modules that it imports.
+    """Hash a function's code, with the values and the user's modules that it depends on.
 
     The place of a function in its file, comments and dates are no part of it.
     """
@@ -39,7 +39,7 @@ def hash_function(function: Callable[..., Any]) -> FunctionCode:
 
 
 class _References:
-    """Hashes of values; functions and classes count by their code."""
+    """Hashes of values, where functions and classes are described by their code."""
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
@@ -119,7 +119,10 @@ class _References:
         return ("function", name, *(self.hash_value(each) for each in function_parts(value)))
 
     def _is_imported(self, value: Any, module: str, name: str) -> bool:
-        """Whether a worker imports it: then its module's file counts, not its present value."""
+        """Return whether a worker imports the object, so that its module's file is hashed.
+
+        Otherwise the object's present value is hashed.
+        """
         if module in ("__main__", "__mp_main__") or "<locals>" in name:
             # One that a library made, as by a decorator of functools, is the library's.
             file = getattr(sys.modules.get(module), "__file__", None)
@@ -142,7 +145,10 @@ class _References:
             yield (name, value)
 
     def _code_parts(self, code: types.CodeType) -> Iterator[Any]:
-        """Parts of a code object, without file name, line numbers and their tables."""
+        """Yield the parts of a code object that determine its behaviour.
+
+        File name and line numbers are left out.
+        """
         yield from (code.co_name, code.co_code, code.co_names, code.co_varnames)
         yield from (code.co_freevars, code.co_cellvars, code.co_flags)
         yield from (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
@@ -160,7 +166,7 @@ class _ByCode(pickle.Pickler):
 
 
 def function_parts(function: types.FunctionType) -> Iterator[Any]:
-    """The function's code, and every value that the code can reach by name."""
+    """Yield the function's code, and every value that the code can reach by name."""
     yield function.__code__
     yield (function.__defaults__, function.__kwdefaults__)
     for cell in function.__closure__ or ():
@@ -179,7 +185,7 @@ def function_parts(function: types.FunctionType) -> Iterator[Any]:
 
 
 def global_modules(function: types.FunctionType) -> set[str]:
-    """Modules that the function reaches through an attribute, as in `package.module`."""
+    """Return names of modules that the function reaches by attribute, as in `package.module`."""
     names = {name for part in nested_codes(function.__code__) for name in part.co_names}
     found, new = (
         set[str](),
@@ -197,7 +203,7 @@ def global_modules(function: types.FunctionType) -> set[str]:
 
 
 def imported_names(code: types.CodeType) -> set[str]:
-    """Modules that the function imports when it is called."""
+    """Return names of modules that a function's code imports when it is called."""
     found, module = set(), ""
     for each in dis.get_instructions(code):
         if each.opname == "IMPORT_NAME":

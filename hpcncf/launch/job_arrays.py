@@ -44,7 +44,7 @@ class Quota:
 
 
 def query_quota() -> Quota:
-    """Ask this cluster for its quota; an unanswered question sets no limit."""
+    """Ask Slurm how many jobs it still accepts; a question without answer sets no limit."""
     config = parse_config(run_query(["scontrol", "show", "config"], []))
     array = max(int(config.get("MaxArraySize", USUAL_ARRAY)), 1)  # 0 forbids arrays; 1 is no array
     if "MaxJobCount" not in config:
@@ -58,7 +58,7 @@ def query_quota() -> Quota:
 
 
 def query_queued(ids: Sequence[str]) -> set[str] | None:
-    """The jobs among these that are in the queue; None if Slurm cannot be asked."""
+    """Return which of these jobs are in Slurm's queue; None if Slurm cannot be asked."""
     problems = list[str]()
     text = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
     return None if problems else set(text.split()) & set(ids)
@@ -83,7 +83,7 @@ def build_tasks(runs: Sequence[Run]) -> list[Task]:
 
 
 def group_by_resources(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Tasks that may share an array: Slurm gives all of its elements the same resources."""
+    """Group tasks by equal resources, as all elements of a Slurm array have the same."""
     grouped: dict[Resources, list[Task]] = defaultdict(list)
     for task in tasks:
         grouped[task[0].resources].append(task)
@@ -91,7 +91,7 @@ def group_by_resources(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def send_while_room(tasks: Sequence[Task], quota: Quota, send: Callable[[list[Task]], None]) -> str:
-    """Send arrays until all tasks are sent or no room is left; returns Slurm's last refusal.
+    """Send tasks as arrays until Slurm accepts no more; return its last refusal or ''.
 
     If `send` raises NoRoom, half as many are tried. That fills an unknown room in as many calls as
     its size has binary digits.
@@ -110,7 +110,10 @@ def send_while_room(tasks: Sequence[Task], quota: Quota, send: Callable[[list[Ta
 
 
 def runs_per_task(runs: Sequence[Run], room: int) -> int | None:
-    """The fewest packs per task with which the runs fit into `room` tasks; None if none do."""
+    """Return the fewest packs per task with which the runs fit into `room` tasks.
+
+    None if they do not fit.
+    """
     sizes = [len(packs) for packs in packs_by_resources(runs)]
     if len(sizes) > room:
         return None
@@ -151,7 +154,7 @@ class Delivery:
 def send_arrays(
     paths: ResultPaths, job: JobSpec, site: Site, runs: Sequence[Run], file: Path
 ) -> Delivery:
-    """Send as many runs as Slurm accepts; the submission file is written around each array.
+    """Send as many runs as Slurm accepts; each array is recorded in the submission file.
 
     Raises HpcncfError with sbatch's message.
     """
@@ -188,7 +191,7 @@ class ArraySender:
         return read_record(self.file, Submission)
 
     def send(self, array: list[Task]) -> None:
-        """Raises NoRoom, or HpcncfError with any other message of sbatch."""
+        """Send one array. Raises NoRoom if Slurm's limits are reached, else HpcncfError."""
         before, tasks = self.submission(), [[run.id for run in task] for task in array]
         over = [{run: before.over.get(run, 0) for run in runs} for runs in tasks]
         folder, again = [str(self.paths.folder)] * len(tasks), [before.again] * len(tasks)
@@ -251,7 +254,10 @@ def defer_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raise_refusals() -> Iterator[None]:
-    """Raise HpcncfError for submitit's RuntimeError: a refusal of sbatch, or a missing srun."""
+    """Convert submitit's RuntimeError in the block to NoRoom or HpcncfError.
+
+    sbatch has then refused the jobs, or srun is missing.
+    """
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
             yield

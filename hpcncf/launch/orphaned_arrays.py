@@ -16,7 +16,9 @@ from hpcncf.slurm.query import run_query
 
 
 def recover_arrays(paths: ResultPaths) -> None:
-    """Record the arrays that Slurm accepted; cancel those whose tasks lack their input files.
+    """Record arrays that Slurm accepted just before their submitting process was killed.
+
+    Arrays whose tasks lack input files are cancelled.
 
     Call it while the results are locked: an array that is being sent is no orphan.
     """
@@ -32,7 +34,7 @@ def recover_arrays(paths: ResultPaths) -> None:
 
 
 def _broken_submissions(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
-    """Submissions from this machine whose process was killed while it was submitting."""
+    """Yield submissions whose process on this machine was killed while submitting."""
     if not any(submission.sending for submission in read_submissions(paths).submissions):
         return
     for file in files(paths):
@@ -46,7 +48,7 @@ def _broken_submissions(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]
 
 
 def _orphans(paths: ResultPaths) -> list[str]:
-    """Queued arrays of this folder that no submission lists.
+    """Return ids of queued arrays of this folder that no submission lists.
 
     Raises HpcncfError if Slurm does not answer: its arrays could then be sent a second time.
     """
@@ -70,7 +72,7 @@ def _orphans(paths: ResultPaths) -> list[str]:
 
 
 def _complete_jobs(paths: ResultPaths, array: str, tasks: list[list[str]]) -> list[SubmittedJob]:
-    """The array's jobs if submitit's file for each task exists; otherwise none."""
+    """Return the array's jobs if submitit's file for each task exists, else an empty list."""
     names = [f"{array}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [array]
     logs = paths.submitit(user())
     complete = all((logs / f"{job}_submitted.pkl").exists() for job in names)

@@ -71,7 +71,7 @@ def with_resources(run: Run, update: Mapping[str, Any]) -> Run:
 
 
 def ran_out_of(state: RunState) -> Key | None:
-    """The resource that the run had too little of, as far as its end shows."""
+    """Return the resource that the run had too little of, as far as its end shows, or None."""
     if state.run.retired:
         return None
     if state.state == "out_of_memory":
@@ -84,7 +84,7 @@ def ran_out_of(state: RunState) -> Key | None:
 
 
 def enlarged(run: Run, key: Key, job: JobSpec, limits: Limits | None) -> RequestChange:
-    """Twice the request, or the reason why it cannot grow."""
+    """Double the run's request of a resource; if it cannot grow, the result says why."""
     in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
     after = min(before * FACTOR, in_job_file * MAX_ESCALATION)
@@ -99,7 +99,7 @@ def enlarged(run: Run, key: Key, job: JobSpec, limits: Limits | None) -> Request
 
 
 def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
-    """Apply `key=value` settings to every run of the plan that will be submitted.
+    """Apply `key=value` settings to all runs that will be submitted; return the new plan.
 
     Raises UsageError for a setting that would make it a different run.
     """

@@ -51,7 +51,7 @@ class Request:
 
 
 def parse_request(words: Sequence[str]) -> Request:
-    """Tell sbatch's options from the script and its arguments, as sbatch does."""
+    """Split sbatch's arguments into its options, the script and the script's arguments."""
     at, wrap = 0, None
     while at < len(words):
         word = words[at]
@@ -89,7 +89,7 @@ def _is_flag(name: str) -> bool:
 
 
 def read_script(path: str) -> bytes:
-    """Raises UsageError for what sbatch could not submit either."""
+    """Read a batch script; raises UsageError if sbatch could not submit it either."""
     file = Path(path)
     try:
         if file.is_dir():
@@ -105,19 +105,22 @@ def read_script(path: str) -> bytes:
 
 
 def is_refused(script: bytes) -> bool:
-    """Whether sbatch refuses such a script, with words of its own."""
+    """Return whether sbatch would refuse the script, so that it can report the error itself."""
     return not script.startswith(b"#!") or b"\r\n" in script or b"\0" in script
 
 
 def interpreter(script: bytes) -> list[str]:
-    """The words of its first line; what follows the program is one word, as for the kernel."""
+    """Split the `#!` line into the program and, as one word, its argument."""
     line = script[2:].partition(b"\n")[0].decode(errors="surrogateescape").strip()
     program, _, option = line.partition(" ")
     return [program, option.strip()] if option.strip() else [program]
 
 
 def header(script: bytes) -> bytes:
-    """The lines in which sbatch reads directives: comments and blanks before the first command."""
+    """Return the script's lines that sbatch searches for directives.
+
+    They are the comments and blank lines before the first command.
+    """
     lines = []
     for line in script.split(b"\n")[1:]:
         if line.strip() and not line.lstrip().startswith(b"#"):
@@ -127,7 +130,7 @@ def header(script: bytes) -> bytes:
 
 
 def own_command() -> list[str]:
-    """hpcncf as a compute node can start it, whatever the job's environment is."""
+    """Return the command that starts hpcncf on a compute node in any environment."""
     program = Path(sys.executable).with_name("hpcncf")
     if program.is_file():
         return [str(program)]
@@ -152,7 +155,7 @@ exit
 
 
 def wrap_script(script: bytes, copy: Path, options: Sequence[str]) -> bytes:
-    """A batch script with the same directives, which runs `copy` by `hpcncf run`."""
+    """Build a batch script with the same directives that runs `copy` by `hpcncf run`."""
     text = WRAPPER.format(
         header=header(script).decode(errors="surrogateescape"),
         script=shlex.quote(str(copy)),
@@ -182,7 +185,7 @@ class Prepared:
 def prepare(
     request: Request, results: Path, stdin: bytes | None, options: Sequence[str] = ()
 ) -> Prepared:
-    """Copy the script and make the one that starts it.
+    """Copy the script into the results folder, and build the batch script that runs the copy.
 
     `stdin`: the script, if it is not in a file. `options`: of `hpcncf run`.
     """

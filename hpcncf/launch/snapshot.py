@@ -36,7 +36,7 @@ class _Tree:
 
 
 def snapshot_code(paths: ResultPaths, job: JobSpec, runs: list[Run], retry: bool) -> list[Run]:
-    """Copy the programs' folders below `paths.snapshots` and let the runs use the copies.
+    """Copy the programs' folders into `paths.snapshots`; return runs that use the copies.
 
     With `retry`, a run that has a copy keeps it. Raises UsageError if a folder is too large.
     """
@@ -69,7 +69,7 @@ def remove_unused(paths: ResultPaths, runs: list[Run]) -> None:
 
 
 def _copy(folder: Path, paths: ResultPaths) -> Path:
-    """Copy a folder unless an equal copy exists, and return its place in the copy."""
+    """Copy a folder, unless an equal copy exists; return the folder within the copy."""
     if not folder.is_dir():
         raise UsageError(f"workload.folder: {folder}: no such folder")
     top = git_text(folder, "rev-parse", "--show-toplevel")
@@ -106,7 +106,10 @@ def _copy(folder: Path, paths: ResultPaths) -> Path:
 
 
 def _tracked(root: Path, paths: ResultPaths) -> _Tree:
-    """Files that git tracks or does not ignore, as they are now, and links to ignored ones."""
+    """List the files of a checkout for a copy: those that git tracks or does not ignore.
+
+    Ignored files are linked.
+    """
     root = root.resolve()
 
     def listed(*options: str) -> list[Path]:
@@ -139,14 +142,14 @@ def _plain(root: Path, paths: ResultPaths) -> _Tree:
 
 
 def _is_left_out(root: Path, name: Path, paths: ResultPaths) -> bool:
-    """Whether the path is a cache, or belongs to the results."""
+    """Return whether a path is left out of copies: caches, and the results folder itself."""
     results, path = paths.folder.resolve(), root / name
     inside = path.is_relative_to(results) or results.is_relative_to(path)
     return inside or not LEFT_OUT.isdisjoint(name.parts)
 
 
 def _digest(tree: _Tree) -> str:
-    """Hash of names, contents and link targets."""
+    """Hash the names and contents of a folder's files, and the targets of its links."""
     digest = hashlib.sha256(os.fsencode(tree.root))
     for name in tree.copied:
         content = (tree.root / name).read_bytes()

@@ -67,7 +67,10 @@ class Launched:
 
 
 def choose_cluster(requested: Literal["auto"] | Cluster) -> Cluster:
-    """Raises UsageError if Slurm is requested and not installed."""
+    """Choose the cluster for a submission: `auto` is Slurm where it is installed, else local.
+
+    Raises UsageError if Slurm is requested and not installed.
+    """
     has_slurm = shutil.which("sbatch") is not None
     if requested == "slurm" and not has_slurm:
         raise UsageError("--cluster slurm: no sbatch on this machine; local runs jobs here")
@@ -77,13 +80,13 @@ def choose_cluster(requested: Literal["auto"] | Cluster) -> Cluster:
 
 
 def last_cluster(paths: ResultPaths) -> Literal["auto"] | Cluster:
-    """The cluster of the last submission; `auto` without one."""
+    """Return the cluster of the last submission; `auto` if there is none."""
     submissions = read_submissions(paths).submissions
     return submissions[-1].cluster if submissions else "auto"
 
 
 def limits_of(job: JobSpec, cluster: Cluster, ask: bool = True) -> Limits | None:
-    """The job's site with Slurm's limits for it; None for another cluster.
+    """Return Slurm's limits for the job's site; None if the cluster is not Slurm.
 
     Unless `ask`, no limit is known.
     """
@@ -103,8 +106,11 @@ def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> No
 
 
 def check_data(runs: list[Run]) -> None:
-    """Raises UsageError if data is not prepared, or differs from the plan's; DataError if an array
-    is missing or truncated."""
+    """Check that the runs' data is prepared, complete and the same as in the plan.
+
+    Raises UsageError if it is not prepared or differs, and DataError if an array is missing or
+    truncated.
+    """
     for data, key in {(run.data, run.data_key) for run in runs if run.data}:
         current = manifest.content_key(Path(data.path))
         if current is None:
@@ -122,7 +128,7 @@ def check_data(runs: list[Run]) -> None:
 
 
 def seen_by_slurm(paths: ResultPaths, plan: Plan) -> bool:
-    """Whether a Slurm job has started one of the runs, so that compute nodes see the folder."""
+    """Return whether a Slurm job has started a run, so that compute nodes see the folder."""
     attempts = (attempt for run in plan.runs for attempt in paths.run(run.id).attempts())
     claims = (read_claim(attempt) for attempt in attempts)
     return any(claim and claim.slurm_job_id for claim in claims)
@@ -140,7 +146,7 @@ def submit(
     without: Collection[str] = (),
     retry: bool = False,
 ) -> Launched:
-    """Submit the runs of the plan that are not active; completed runs only if `again`.
+    """Submit the plan's runs that are not active; complete runs only with `again`.
 
     Runs of unknown state are not submitted unless `force`, runs in `without` never. With `retry`
     they run the code of their last submission, if that was copied. Raises
@@ -194,7 +200,7 @@ def submit(
 def not_submittable(
     states: list[RunState], again: Collection[str] = (), force: bool = False
 ) -> list[NotSubmitted]:
-    """Runs that need no submission, or must not have one, by their states.
+    """Return the runs that must not or need not be submitted, each with the reason.
 
     `again`: runs to submit although they are complete. `force`: also submit runs of unknown state.
     Squeue is asked for the jobs of these; a run whose job it no longer lists can be submitted.
@@ -215,7 +221,7 @@ def not_submittable(
 
 
 def save_code_version(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
-    """Record in the submission the code that its runs would run now."""
+    """Record in the submission file which version of the code its runs would run now."""
     program = runs[0].workload
     folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
     code = record_code(paths.code(file), folder)
@@ -226,7 +232,10 @@ def save_code_version(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
 def find_refusals(
     runs: list[Run], cluster: Cluster, limits: Limits | None = None, some: bool = False
 ) -> dict[str, str]:
-    """Run id -> why it cannot run here. With `some`, raises UsageError if no run can."""
+    """Return reasons why runs cannot run on this cluster: run id -> reason.
+
+    With `some`, raises UsageError if no run can.
+    """
     reasons: dict[Resources, str | None] = {}
     for run in runs:
         asked = run.resources
@@ -248,7 +257,7 @@ def find_refusals(
 
 
 def find_warnings(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
-    """Warnings about runs that are not refused."""
+    """Return warnings about runs that the cluster does not refuse."""
     lines: list[str] = []
     for describe in (describe_gloo_choice, describe_shared_memory):
         found = {run.id: describe(run.resources, run.training) for run in runs if run.training}
@@ -260,7 +269,7 @@ def find_warnings(runs: list[Run], cluster: Cluster, limits: Limits | None = Non
 
 
 def describe_refusals(refused: dict[str, str]) -> list[str]:
-    """One line for each reason, however many runs it concerns."""
+    """Format refusals, run id -> reason, as one line for each distinct reason."""
     runs: dict[str, list[str]] = {}
     for run_id, reason in refused.items():
         runs.setdefault(reason, []).append(run_id)
@@ -273,7 +282,7 @@ def describe_refusals(refused: dict[str, str]) -> list[str]:
 def _send(
     paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path, limits: Limits | None
 ) -> Delivery:
-    """Send the runs to the cluster; an error is recorded in the submission's file."""
+    """Send the runs to the cluster; if that fails, record the error in the submission file."""
     submission = read_record(file, Submission)
     try:
         if limits:  # the cluster is Slurm
@@ -290,7 +299,10 @@ def _send(
 
 
 def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:
-    """Run one rank after another in this process, so that a debugger can follow."""
+    """Run the ranks of all runs in turn in this process, where a debugger can follow.
+
+    It returns the exit codes.
+    """
     from hpcncf.worker.rank import work
 
     os.environ["HPCNCF_LAUNCHED_BY"] = "debug"

@@ -31,7 +31,7 @@ class BatchSystem:
 
 
 def allocated_cores(env: Mapping[str, str] = os.environ) -> float | None:
-    """CPUs that the batch system allocated to this process; None outside of a job.
+    """Return the cores that the batch system allocated to this process; None outside a job.
 
     In Slurm, a rank's are what its step asked for each task. A step that did not ask passes on
     what the job asked; if the job did not ask either (a whole node), the ranks share what it got
@@ -58,13 +58,16 @@ def _slurm_task_cores(env: Mapping[str, str]) -> float | None:
 
 
 def cpus_of_job(env: Mapping[str, str] = os.environ) -> float | None:
-    """The Slurm job's CPUs on this node; a step may have been given fewer of them."""
+    """Return the number of CPUs that the Slurm job has on this node; None if unknown.
+
+    A step may have been given fewer of them.
+    """
     found = on_this_node(env, "SLURM_JOB_CPUS_PER_NODE")
     return float(found[0]) if found else _number(env.get(NODE_CPUS))
 
 
 def allocated_by(env: Mapping[str, str] = os.environ) -> str | None:
-    """The name of the batch system whose job this process is part of."""
+    """Return the name of the batch system whose job runs this process; None outside a job."""
     if "SLURM_JOB_ID" in env:
         return "Slurm"
     system = batch_system(env)
@@ -72,12 +75,15 @@ def allocated_by(env: Mapping[str, str] = os.environ) -> str | None:
 
 
 def batch_system(env: Mapping[str, str] = os.environ) -> BatchSystem | None:
-    """The batch system whose job this process is part of; Slurm is not among them."""
+    """Return the batch system, other than Slurm, whose job runs this process, or None."""
     return next((each for each in BATCH_SYSTEMS if env.get(each.job_variable)), None)
 
 
 def _lsf(env: Mapping[str, str], host: str) -> float | None:
-    """CPUs of the affinity file if the job requested affinity[...]; otherwise slots."""
+    """Cores of an LSF job on this host: CPUs of its affinity file, or else its slots.
+
+    The affinity file exists if the job requested affinity[...].
+    """
     lines = _lines(env.get("LSB_AFFINITY_HOSTFILE"))
     cpus = {
         cpu
@@ -96,7 +102,7 @@ def _lsf(env: Mapping[str, str], host: str) -> float | None:
 
 
 def _pbs(env: Mapping[str, str], host: str) -> float | None:
-    """The largest figure that PBS reports for the job's CPUs on this host.
+    """Cores of a PBS job on this host: the largest of the counts that PBS reports.
 
     Torque writes a line for each CPU into the node file; PBS Professional and OpenPBS write one
     for each MPI process, and the first chunk's CPUs (or its `ompthreads`) into NCPUS.
@@ -110,20 +116,24 @@ def _pbs(env: Mapping[str, str], host: str) -> float | None:
 
 
 def _grid_engine(env: Mapping[str, str], host: str) -> float | None:
-    """This host's slots in PE_HOSTFILE (`host slots queue processors`); NSLOTS is of all hosts."""
+    """Cores of a Grid Engine job on this host: its slots in PE_HOSTFILE.
+
+    The file has lines `host slots queue processors`. NSLOTS counts the slots of all hosts, and
+    is used only if the file names at most one.
+    """
     lines = [words for words in _lines(env.get("PE_HOSTFILE")) if len(words) > 1]
     here = sum(_number(words[1]) or 0.0 for words in lines if _same_host(words[0], host))
     return here or (_number(env.get("NSLOTS")) if len(lines) <= 1 else None)
 
 
 def _oar(env: Mapping[str, str], host: str) -> float | None:
-    """Cores reserved on this host; OAR's node file has one line for each core."""
+    """Cores of an OAR job on this host; the node file has one line for each core."""
     hosts = [words[0] for words in _lines(env.get("OAR_NODEFILE") or env.get("OAR_NODE_FILE"))]
     return float(sum(_same_host(name, host) for name in hosts)) or None
 
 
 def _condor(env: Mapping[str, str], _host: str) -> float | None:
-    """`Cpus` of the HTCondor slot that runs the job."""
+    """Cores of an HTCondor job: `Cpus` of the slot that runs it, from the machine ad."""
     for words in _lines(env.get("_CONDOR_MACHINE_AD")):
         if words[:2] == ["Cpus", "="] and len(words) > 2:
             return _number(words[2])
@@ -131,7 +141,10 @@ def _condor(env: Mapping[str, str], _host: str) -> float | None:
 
 
 def _flux(env: Mapping[str, str], host: str) -> float | None:
-    """Cores from `flux job info`, because Flux sets no variable."""
+    """Cores of a Flux job on this host, from `flux job info`; None if that fails.
+
+    Flux sets no environment variable with the number.
+    """
     command = ["flux", "job", "info", env["FLUX_JOB_ID"], "R"]
     with suppress(OSError, subprocess.SubprocessError):
         found = subprocess.check_output(
@@ -142,7 +155,7 @@ def _flux(env: Mapping[str, str], host: str) -> float | None:
 
 
 def flux_cores(resource_set: str, host: str) -> float | None:
-    """Cores on this host by a resource set of version 1 (Flux RFC 20); None if it is none.
+    """Cores on this host in a Flux resource set (RFC 20, version 1); None if unreadable.
 
     Its ranks are in the order of its node list.
     """
@@ -161,7 +174,7 @@ def flux_cores(resource_set: str, host: str) -> float | None:
 
 
 def _lines(path: str | None) -> list[list[str]]:
-    """Words of every non-empty line of the file; none without the file."""
+    """Split every non-empty line of a file into words; an empty list if it cannot be read."""
     with suppress(OSError):
         if path:
             text = Path(path).read_text(encoding="utf-8", errors="replace")

@@ -22,7 +22,7 @@ PART = re.compile(r"\[([^\]]*)\]|([^\[\],]+)")
 
 
 def hosts(nodelist: str) -> list[str]:
-    """`rack[1-2]n[03-04],login` -> rack1n03, rack1n04, rack2n03, rack2n04, login."""
+    """Expand Slurm's node list to host names: `r[1-2]n[03-04],x` to r1n03, ..., r2n04, x."""
     found = list[str]()
     for name in re.findall(r"(?:\[[^\]]*\]|[^\[\],])+", nodelist):  # cut at commas outside brackets
         parts = [[text] if text else _numbers(ranges) for ranges, text in PART.findall(name)]
@@ -31,7 +31,7 @@ def hosts(nodelist: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> Iterator[str]:
-    """`01-03,7` -> 01, 02, 03, 7: the first number's zeros give the width."""
+    """Expand number ranges: `01-03,7` to 01, 02, 03, 7, as wide as each range's first number."""
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):
@@ -39,7 +39,7 @@ def _numbers(ranges: str) -> Iterator[str]:
 
 
 def per_node(compressed: str) -> list[int]:
-    """`2(x3),1` -> [2, 2, 2, 1]; empty where it is none of Slurm's."""
+    """Expand Slurm's compressed list: `2(x3),1` to [2, 2, 2, 1]; [] if it is malformed."""
     found: list[int] = []
     for part in compressed.split(","):
         number = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
@@ -67,7 +67,7 @@ class Place:
 
     @property
     def prefix(self) -> str:
-        """Of its messages: `rank 3: `; nothing for the only rank."""
+        """Prefix of this rank's messages, such as `rank 3: `; empty if the run has one rank."""
         return f"rank {self.rank}: " if self.world_size > 1 else ""
 
 
@@ -84,7 +84,7 @@ MPI_VARIABLES: Final = (
 
 
 def place_of_command(env: Mapping[str, str] = os.environ) -> Place:
-    """The place of a command that torchrun, mpirun or `srun` started several of, else alone.
+    """Return the rank of a command that torchrun, mpirun or `srun` started, else rank 0 of 1.
 
     RANK alone may have been set by hand, for the program only. mpirun's variables come before
     Slurm's: its daemons are a step of their own.
@@ -104,7 +104,11 @@ def place_of_command(env: Mapping[str, str] = os.environ) -> Place:
 
 
 def place(env: Mapping[str, str] = os.environ) -> Place:
-    """torch's variables (torchrun, our local launcher), else those of a Slurm step, else alone."""
+    """Return this process's rank and world size from torch's variables, or a Slurm step's.
+
+    Without either, it is rank 0 of 1. torchrun and hpcncf's own local launcher set torch's
+    variables.
+    """
     if "RANK" in env and "WORLD_SIZE" in env:
         return _place_from_torch(env)
     # A batch script outside of srun has SLURM_PROCID too; only a step has its number of tasks.
@@ -139,7 +143,10 @@ def _place_from_slurm(env: Mapping[str, str]) -> Place:
 
 
 def _number(env: Mapping[str, str], *names: str) -> int:
-    """The first of the variables that is set."""
+    """Return the value of the first of these variables that is set.
+
+    Raises UsageError if none is set, or if the value is not a whole number.
+    """
     for name in names:
         if name in env:
             if not env[name].isdecimal():
@@ -149,7 +156,9 @@ def _number(env: Mapping[str, str], *names: str) -> int:
 
 
 def rendezvous(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables torch's `env://` reads, made up where Slurm alone started the ranks.
+    """Return the environment variables that torch's `env://` rendezvous reads.
+
+    Address and port are derived from Slurm's variables where no launcher has set them.
 
     For programs that are not ours: our own ranks meet by `rank.meeting`.
     """
@@ -162,7 +171,7 @@ def rendezvous(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def master(env: Mapping[str, str] = os.environ) -> str:
-    """The host of rank 0; on one node nobody outside needs to reach it."""
+    """Return the address of the host of rank 0; 127.0.0.1 if the ranks are on one node."""
     if "RANK" in env and "MASTER_ADDR" in env:
         return env["MASTER_ADDR"]
     if env.get("SLURM_STEP_NUM_NODES", "1") == "1":
@@ -171,7 +180,10 @@ def master(env: Mapping[str, str] = os.environ) -> str:
 
 
 def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:
-    """What all ranks that start together know of it, and no others: not a requeued job's either."""
+    """Return a text that is the same for all ranks that start together, and only for them.
+
+    A requeued job has another text at each start.
+    """
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "MASTER_PORT")
     start = [env.get(name, "-") for name in names]
     if "PMIX_NAMESPACE" in env:
@@ -183,7 +195,7 @@ def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:
 
 
 def candidates(start: str) -> list[int]:
-    """The ports at which rank 0 of this start may be found, best first.
+    """Return the ports at which rank 0 of this start may listen, in the order to try them.
 
     Below the range from which Linux and macOS give ports away by themselves.
     """
@@ -193,7 +205,10 @@ def candidates(start: str) -> list[int]:
 
 
 def on_this_node(env: Mapping[str, str], name: str) -> list[int]:
-    """This node's entry in a list of Slurm's; none if its place in the list is unknown."""
+    """Return this node's entry of a Slurm variable with one number per node, as a list.
+
+    The list is empty if this node's position is unknown.
+    """
     every = per_node(env.get(name, ""))
     if len(set(every)) == 1:
         return every[:1]
@@ -217,20 +232,26 @@ def launched_by(env: Mapping[str, str] = os.environ) -> LaunchedBy:
 
 
 def requeued(job_id: str | None, env: Mapping[str, str] = os.environ) -> bool:
-    """Whether this job is a later start of that job: Slurm ended the earlier one first."""
+    """Return whether this process runs in a later start of the Slurm job `job_id`.
+
+    If so, Slurm has ended the earlier start.
+    """
     restarts = env.get("SLURM_RESTART_COUNT", "0")  # there from the first start since 23.11
     return restarts != "0" and job_id is not None and job_id == slurm_job_id(env)
 
 
 def slurm_job_id(env: Mapping[str, str] = os.environ) -> str | None:
-    """`123_4` in an array, `123` outside of one, None outside of Slurm."""
+    """Return Slurm's job id: `123_4` in an array, `123` otherwise; None outside of Slurm."""
     if "SLURM_ARRAY_JOB_ID" in env and "SLURM_ARRAY_TASK_ID" in env:
         return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
     return env.get("SLURM_JOB_ID")
 
 
 def set_openmp(training: Training) -> list[str]:
-    """Set what it reads once, when it is loaded; returns why that comes too late, if it does."""
+    """Set OMP_WAIT_POLICY for the run; return a warning if torch was loaded before.
+
+    OpenMP reads the variable only when it is loaded, as part of torch.
+    """
     if training.omp_wait_policy == "default":
         return []
     os.environ["OMP_WAIT_POLICY"] = training.omp_wait_policy
@@ -240,8 +261,11 @@ def set_openmp(training: Training) -> list[str]:
 
 
 def epoch_line(epoch: Epoch, epochs: int) -> str:
-    """`epoch 1/3: loss 0.4213, HR@10 0.312, NDCG@10 0.190, 152,331 instances/s, 2.4 s, 0.1 s of
-    them evaluation`."""
+    """Format the log line of an epoch: its loss, quality, speed and seconds.
+
+    For example `epoch 1/3: loss 0.4213, HR@10 0.312, NDCG@10 0.190, 152,331 instances/s, 2.4 s,
+    0.1 s of them evaluation`.
+    """
     parts = [f"loss {epoch.loss:.4f}"]
     if epoch.hr10 is not None and epoch.ndcg10 is not None:
         parts.append(f"HR@10 {epoch.hr10:.3f}, NDCG@10 {epoch.ndcg10:.3f}")
@@ -258,7 +282,7 @@ def end_line(record: Path) -> str:
 
 
 def print_line(line: str) -> None:
-    """At once: who follows the log waits for it. A full disk must not end the training."""
+    """Print a line and flush it at once; errors such as a full disk are ignored."""
     with contextlib.suppress(OSError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -20,7 +20,7 @@ BINDING: Final = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def shares(masks: Sequence[Sequence[int]], each: int, found: Sequence[Core]) -> list[list[int]]:
-    """CPUs of each rank by local rank, one CPU per core as far as possible.
+    """Assign CPUs to each rank: one list per local rank, one CPU per core.
 
     `masks`: what each rank may use; `found`: the cores of all these CPUs. Raises HpcncfError where
     there are too few.
@@ -39,8 +39,11 @@ def shares(masks: Sequence[Sequence[int]], each: int, found: Sequence[Core]) -> 
 
 
 def in_order(ranks: int, each: int, found: Sequence[Core]) -> list[int]:
-    """The CPUs of a run that has all these cores to choose from, rank after rank; all of them
-    where they do not suffice, which its ranks will say."""
+    """List the CPUs that the ranks of a run would get, rank after rank.
+
+    If the cores do not suffice for all ranks, the list has all CPUs, and the ranks report the
+    problem themselves.
+    """
     cpus = [cpu for core in found for cpu in core.cpus]
     try:
         given_out = shares([cpus] * ranks, each, found)
@@ -50,7 +53,7 @@ def in_order(ranks: int, each: int, found: Sequence[Core]) -> list[int]:
 
 
 def _given_out(may_use: Sequence[AbstractSet[int]], each: int) -> dict[int, int] | None:
-    """Core -> rank, so that each has as many as it needs; None where that cannot be.
+    """Assign `each` cores to every rank: core index -> rank; None if that is impossible.
 
     Kuhn's augmenting paths: a rank takes a free core, else one whose owner can take another.
     """
@@ -87,7 +90,9 @@ def _too_few(masks: Sequence[Sequence[int]], each: int, found: Sequence[Core]) -
 
 
 def refuse_other_binding(env: Mapping[str, str] = os.environ) -> None:
-    """OpenMP's own binding is read when torch is loaded: it would hold threads where they were.
+    """Refuse to pin if an OpenMP variable such as OMP_PROC_BIND binds threads as well.
+
+    OpenMP reads its variables when torch is loaded, and would hold threads where they were.
 
     Raises HpcncfError.
     """
@@ -97,7 +102,7 @@ def refuse_other_binding(env: Mapping[str, str] = os.environ) -> None:
 
 
 def bind(cpus: Sequence[int]) -> None:
-    """Every thread that this process has by now, and all that these will start."""
+    """Bind all threads of this process, and the threads they will start, to these CPUs."""
     for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
         try:
             os.sched_setaffinity(int(thread), cpus)

@@ -52,7 +52,7 @@ def meeting_of_run(run_id: str, env: Mapping[str, str] = os.environ) -> Meeting:
 
 
 def own_address(host: str, env: Mapping[str, str] = os.environ) -> str:
-    """Rank 0's address, as numbers: the one that the others reach it at.
+    """Return the numeric address at which the other ranks can reach rank 0.
 
     Debian calls a host 127.0.1.1 in its own /etc/hosts: then it is the address from which this
     host would talk to another of the step's.
@@ -65,7 +65,10 @@ def own_address(host: str, env: Mapping[str, str] = os.environ) -> str:
 
 
 def resolved(host: str) -> str:
-    """IPv4 where there is one. Raises HpcncfError."""
+    """Resolve a host name to an IP address, IPv4 if it has one.
+
+    Raises HpcncfError if it cannot be resolved.
+    """
     # Asked for any family at once, a host known from /etc/hosts is sought in the name service as
     # well: where that does not answer, for ten seconds and more.
     for family in (socket.AF_INET, socket.AF_UNSPEC):
@@ -80,7 +83,10 @@ def resolved(host: str) -> str:
 
 
 def source_address(address: str) -> str:
-    """This host's address for traffic to another host; sends nothing."""
+    """Return this host's IP address for traffic to another address; sends nothing.
+
+    Raises HpcncfError if there is no route.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -116,7 +122,10 @@ def choose_interface(address: str, env: MutableMapping[str, str] = os.environ) -
 
 
 def listening(address: str, ports: Sequence[int]) -> socket.socket:
-    """A socket on the first free port, bound to this address only; port 0 means any."""
+    """Open a listening socket on the first free port of the list, on this address only.
+
+    Port 0 means any free port. Raises HpcncfError if none is free.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in ports:
         ours = socket.socket(family, socket.SOCK_STREAM)
@@ -149,7 +158,7 @@ def host_others(meeting: Meeting, ours: socket.socket, port: int, others: int) -
 
 
 def _answer_guest(guest: socket.socket, meeting: Meeting, port: int) -> bool:
-    """Whether it was one of ours, and has its answer."""
+    """Answer one connection; return whether a rank of this run has received the port."""
     with contextlib.suppress(OSError):
         guest.settimeout(ANSWER_S)
         if _line(guest) == meeting.asked:
@@ -183,7 +192,7 @@ def found_store(meeting: Meeting, address: str, timeout_s: float) -> int:
 
 
 def _ask(meeting: Meeting, address: str, port: int) -> int:
-    """The store's port; 0 if the peer does not know this launch's token."""
+    """Ask rank 0 at this port for the store's port; 0 if the peer belongs to another run."""
     with socket.create_connection((address, port), timeout=ANSWER_S) as asking:
         asking.sendall(meeting.asked)
         line = _line(asking)
@@ -195,7 +204,7 @@ def _ask(meeting: Meeting, address: str, port: int) -> int:
 
 
 def _line(connection: socket.socket) -> bytes:
-    """Read one line, limited to the length of our own lines."""
+    """Read one line from a connection, up to a length limit and a time limit."""
     said = b""
     deadline = time.monotonic() + ANSWER_S
     while not said.endswith(b"\n") and len(said) < LONGEST and time.monotonic() < deadline:

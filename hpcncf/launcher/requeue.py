@@ -59,26 +59,28 @@ def decide_requeue(
 
 
 def restart(env: Mapping[str, str] = os.environ) -> int | None:
-    """Which start of its job of Slurm's this is, 0 the first; None outside of one."""
+    """Return how often Slurm has restarted this job: 0 at its first start, None outside a job."""
     return int(env.get("SLURM_RESTART_COUNT", "0")) if "SLURM_JOB_ID" in env else None
 
 
 def preempted(job_id: str) -> bool:
-    """Whether Slurm stops this running job for another one's sake."""
+    """Return whether Slurm is preempting this running job in favour of another."""
     said = query.run_query(["scontrol", "show", "job", "--oneliner", job_id], [])
     return "JobState=RUNNING" in said and re.search(r"\bPreemptTime=\d", said) is not None
 
 
 def requeue_job(job_id: str) -> str | None:
-    """None, or the description with what Slurm said against it."""
+    """Put the job back into Slurm's queue; return None, or a description of the refusal."""
     problems: list[str] = []
     query.run_query(["scontrol", "requeue", job_id], problems)
     return f"{NOT_PUT_BACK}{problems[0]}" if problems else None
 
 
 def stopped_task(signum: int, allowed: int) -> int:
-    """The exit code of a task of several runs that were stopped: it is put back, where it may be,
-    to go on with those that are not complete."""
+    """Requeue a task whose runs a signal stopped, if allowed; return its exit code.
+
+    After a requeue it goes on with the runs that are not complete.
+    """
     decision, name = decide_requeue(signum, allowed), signal.Signals(signum).name
     refusal = requeue_job(decision.job_id) if decision.job_id else None
     fate = refusal or decision.description

@@ -16,7 +16,7 @@ from hpcncf.launcher.requeue import in_slurm_job
 
 
 def graceful(env: Mapping[str, str] = os.environ) -> frozenset[int]:
-    """The signals at which a run stops where all its ranks agree to, with a checkpoint.
+    """Return the signals at which all ranks agree on a step to stop, and write a checkpoint.
 
     Outside of Slurm SIGTERM means at once: whoever sends it waits in front of a terminal.
     """
@@ -82,14 +82,20 @@ class Request:
         """The mode when the signal came."""
 
     def note(self, signum: int) -> bool:
-        """Note the first; True where it is for the work to stop."""
+        """Store the first stop signal; return whether the current work decides when to stop.
+
+        It returns False where the work is to be cut off at once.
+        """
         if self.signum is None:
             self.signum, self.came_in = signum, self.mode
         return self.mode != "at_once"
 
     @contextmanager
     def doing(self, mode: Mode) -> Iterator[None]:
-        """Raises Stopped where what begins can be cut off and is not wanted any more."""
+        """Set the mode in which a stop signal is handled while the block runs.
+
+        Raises Stopped at once if the mode is `at_once` and a signal was deferred before.
+        """
         before, self.mode = self.mode, mode
         try:
             if mode == "at_once" and self.came_in is not None and self.signum is not None:
@@ -128,14 +134,17 @@ class FirstSignal:
 
 
 def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:
-    """From now on these signals wait for `StopSignals.begin`, whoever handled them before."""
+    """Hold back these signals, whoever handled them before, until `StopSignals.begin`."""
     for each in signals:
         signal.signal(each, PendingSignal())
 
 
 def ignore() -> None:
-    """The work is done and recorded: no signal makes a failure of it while Python ends, when it
-    gives every signal that it handled its own way again."""
+    """Ignore stop signals from now on, because the work is done and recorded.
+
+    Otherwise a signal during Python's shutdown, which restores default handlers, would turn a
+    complete run into a failure.
+    """
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
 
@@ -176,7 +185,7 @@ class StopSignals:
                 os.kill(os.getpid(), each)
 
     def end(self) -> None:
-        """Ignore them from now on: the record is short work, and nothing is to cut it off."""
+        """Stop listening and ignore stop signals, so that nothing interrupts writing the record."""
         ignore()
         _forget_workers()
         signal.set_wakeup_fd(self._fd_before)
@@ -191,7 +200,11 @@ class StopSignals:
             signal.signal(each, handler)
 
     def cause(self, error: BaseException | None) -> BaseException | None:
-        """What broke after a stop signal (peers and workers got it, too) broke because of it."""
+        """Return the stop signal as the cause of an error that followed it, or the error itself.
+
+        The signal reaches peers and workers as well, so that errors after it are its
+        consequence.
+        """
         if self._signum is None or not isinstance(error, Exception):
             return error
         stopped = Stopped(self._signum)
@@ -230,6 +243,9 @@ class StopSignals:
 
 
 def _forget_workers() -> None:
-    """DataLoader raises from its SIGCHLD handler: a signal to the whole group, workers included,
-    would be reported as a worker's death, or cut off the record."""
+    """Reset SIGCHLD to its default, so that DataLoader does not raise from its handler.
+
+    A signal to the whole process group ends the workers, too: the handler would report the
+    death of a worker, or interrupt the record.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -53,7 +53,7 @@ def _index_is_argument(context: Context) -> bool:
 
 
 def _index(context: Context) -> Iterator[Complaint]:
-    """An array whose tasks all do the same."""
+    """Find arrays that never use the task index, so that all tasks do the same work."""
     scheduler = context.script.scheduler
     assert scheduler is not None
     names = ARRAY_VARIABLES[scheduler]
@@ -73,12 +73,12 @@ def _index(context: Context) -> Iterator[Complaint]:
 
 
 def _is_own(name: str) -> bool:
-    """A script of the user's, which may read the index itself."""
+    """Return whether a program is a shell script of the user, which may read the index itself."""
     return name.endswith((".sh", ".bash")) or name in ("bash", "sh")
 
 
 def _logs(context: Context) -> Iterator[Complaint]:
-    """One file for the output of all tasks."""
+    """Find arrays whose tasks all write their output into one file."""
     request = context.request
     names = {"slurm": ("output", "error"), "lsf": ("o", "oo", "e", "eo")}
     own = LSF_TASKS_OWN if context.script.scheduler == "lsf" else TASKS_OWN

@@ -57,7 +57,7 @@ class Context:
 
     @cached_property
     def pythons(self) -> list[tuple[Start, Stage]]:
-        """Python programs, without those that only prepare."""
+        """Python programs that the script starts, except those that only prepare something."""
         return [
             (start, stage)
             for start, stage in self.script.pythons()
@@ -68,7 +68,7 @@ class Context:
 
     @cached_property
     def plain_pythons(self) -> list[tuple[Start, Stage]]:
-        """Python programs that the batch script's own shell starts."""
+        """Python programs that the script starts directly, without a launcher such as srun."""
         return [(start, stage) for start, stage in self.pythons if not start.stage(*LAUNCHERS)]
 
     @cached_property
@@ -86,7 +86,7 @@ class Context:
         return None if stage.is_module else self.read(stage.script)
 
     def may_be_ranks(self, stage: Stage) -> bool | None:
-        """Whether the program can be one of several ranks; None if nothing tells."""
+        """Return whether the program can be one of several ranks; None if nothing shows it."""
         facts = self.facts(stage)
         if facts is not None:
             return facts.is_distributed
@@ -97,7 +97,7 @@ class Context:
         return srun.number("nodes") or self.nodes
 
     def step_tasks(self, srun: Stage) -> int:
-        """Tasks that an srun of this job starts."""
+        """Return the number of tasks that an srun of this job starts."""
         given = srun.number("ntasks")
         if given is not None:
             return given
@@ -112,7 +112,7 @@ class Context:
         return -(-self.step_tasks(srun) // max(self.step_nodes(srun), 1))
 
     def is_unknown_step(self, srun: Stage) -> bool:
-        """Whether the step's size depends on what the script does not tell."""
+        """Return whether the size of an srun step is unknown from the script."""
         return any(
             argument is not None and argument.number is None
             for name in ("ntasks", "nodes", "ntasks-per-node")
@@ -147,7 +147,10 @@ class ArgumentOf:
 
 
 def options_of(stage: Stage) -> Iterator[ArgumentOf]:
-    """`--num-workers 4`, `--num_workers=4` and `num_workers=4` (Hydra's) of a program."""
+    """Yield a program's options with their values.
+
+    Known forms are `--num-workers 4`, `--num_workers=4` and `num_workers=4` (of Hydra).
+    """
     arguments = stage.arguments
     for index, argument in enumerate(arguments):
         text = argument.word.text
@@ -169,13 +172,13 @@ def options_of(stage: Stage) -> Iterator[ArgumentOf]:
 
 
 def replace_value(text: str, option: Option, value: str) -> str:
-    """The directive's line with another value for the option."""
+    """Return the directive's line with the option's value replaced."""
     if option.value is None:
         return text
     return f"{text[: option.value_start]}{value}{text[option.value_end :]}"
 
 
 def find(rule: str, line: int, edits: tuple[Edit, ...] = (), **values: object) -> Complaint:
-    """A complaint, with the lines as they should be."""
+    """Build a complaint that carries edits which fix the script's lines."""
     made = complain(line, rule, **values)
     return Complaint(made.line, made.rule, made.message, edits)

@@ -30,12 +30,12 @@ CHECKS = (
 
 
 def check_batch_script(text: str, read: Reader = read_nothing) -> list[Complaint]:
-    """All complaints about the script, in the order of its lines."""
+    """Check a batch script; return all complaints in the order of its lines."""
     return check_script(read_batch_script(text), read)
 
 
 def check_script(script: BatchScript, read: Reader = read_nothing) -> list[Complaint]:
-    """The same of a script that has been read."""
+    """Check a parsed batch script; return all complaints in the order of its lines."""
     context = Context(script, read)
     found: dict[tuple[int, str], Complaint] = {}
     for complaint in (*_launchers(script), *_all(context)):
@@ -51,7 +51,7 @@ def _all(context: Context) -> Iterator[Complaint]:
 
 
 def check_launchers(text: str) -> list[Complaint]:
-    """Complaints about torch's old launcher in any shell script."""
+    """Find uses of torch's deprecated launcher in any shell script."""
     return sorted(_launchers(read_batch_script(text)))
 
 

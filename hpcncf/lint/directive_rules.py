@@ -89,7 +89,7 @@ COUNTS: Final = frozenset(_COUNTS.split())
 
 
 def check_file(context: Context) -> Iterator[Complaint]:
-    """Line ends, byte order mark and the `#!` line."""
+    """Find faults of the file itself: DOS line ends, a byte order mark, a wrong `#!` line."""
     script = context.script
     text = script.text
     first_end = text.find("\r\n")
@@ -122,7 +122,7 @@ def _no_shebang(context: Context) -> Iterator[Complaint]:
 
 
 def check_directives(context: Context) -> Iterator[Complaint]:
-    """Each directive that is not read as it was meant."""
+    """Find directives that the scheduler does not read as they were meant."""
     script = context.script
     for directive in script.directives:
         if directive.scheduler != script.scheduler:
@@ -163,13 +163,16 @@ def _ignored(context: Context, directive: Directive) -> Iterator[Complaint]:
 
 
 def _is_missed(context: Context, directive: Directive) -> bool:
-    """Whether the request counts it: see `read_batch_script`."""
+    """Return whether the request includes options of a directive that is not read.
+
+    `read_batch_script` describes which directives are included.
+    """
     options = context.request.options
     return any(options.get(option.name) is option for option in directive.options)
 
 
 def _with_dashes(text: str, start: int) -> str:
-    """ASCII dashes at the beginning of options, and plain blanks."""
+    """Replace dash-like characters before options with `-`, and hard blanks with spaces."""
     body = text[start:].replace("\xa0", " ")
 
     def mend(found: re.Match[str]) -> str:
@@ -181,7 +184,7 @@ def _with_dashes(text: str, start: int) -> str:
 
 
 def _is_placeholder(value: str) -> bool:
-    """What a template leaves to its user: `<account>`, `HH:MM:SS`, `[project]`, `...`."""
+    """Return whether a value is a template's placeholder, such as `<account>` or `HH:MM:SS`."""
     is_words = re.search(r"[<\[{][^<>\[\]{}]*[A-Za-z ][^<>\[\]{}]*[>\]}]", value)
     return (
         bool(is_words)
@@ -293,7 +296,10 @@ def _close(name: str) -> str:
 
 
 def _literal_value(name: str, value: str) -> str:
-    """What sbatch itself fills in: `%j` for the job's id, `%x` its name, `%u` the user."""
+    """Replace variables in a file name by sbatch's own marks, such as `%j` for the job id.
+
+    Other marks are `%x` for the job's name and `%u` for the user.
+    """
     if name not in ("output", "error", "input"):
         return value
     pairs = {
@@ -368,7 +374,10 @@ def _twice(directives: list[Directive]) -> Iterator[Complaint]:
 
 
 def _task_numbers(context: Context) -> Iterator[Complaint]:
-    """`--ntasks` against `--ntasks-per-node`, of which it then is only the most."""
+    """Find `--ntasks` and `--ntasks-per-node` that contradict each other.
+
+    With both, the second is only an upper limit.
+    """
     request = context.request
     tasks, per_node = request.number("ntasks"), request.number("ntasks-per-node")
     nodes = request.nodes
@@ -393,7 +402,7 @@ def _task_numbers(context: Context) -> Iterator[Complaint]:
 
 
 def _whole_node(context: Context) -> Iterator[Complaint]:
-    """All memory, or all of a node, for one core."""
+    """Find requests for a whole node, or all of its memory, by a job of a single core."""
     request = context.request
     whole = request.options.get("exclusive")
     if request.value("mem") == "0":
@@ -413,7 +422,7 @@ def _whole_node(context: Context) -> Iterator[Complaint]:
 
 
 def _limits(context: Context) -> Iterator[Complaint]:
-    """Formats of the other schedulers, and requests without any limit."""
+    """Find LSF time limits in a wrong format, amounts that PBS refuses, and missing limits."""
     request, script = context.request, context.script
     if script.scheduler == "lsf":
         option = request.options.get("W")
@@ -432,7 +441,10 @@ def _limits(context: Context) -> Iterator[Complaint]:
 
 
 def _beside_select(context: Context) -> Iterator[Complaint]:
-    """`-l select=1:ncpus=8,mem=16gb`: a job-wide amount beside chunks, which PBS refuses."""
+    """Find job-wide amounts beside PBS chunks, as in `-l select=1:ncpus=8,mem=16gb`.
+
+    PBS refuses them.
+    """
     if context.request.resources.get("chunks_by") != "select":
         return
     for directive in context.script.directives:

@@ -35,7 +35,7 @@ def _words(start: Start) -> list[str]:
 
 
 def _conda(context: Context) -> Iterator[Complaint]:
-    """`conda activate` where no line defines conda's shell function."""
+    """Find `conda activate` in scripts that do not define conda's shell function."""
     if LOGIN_SHELL.match(context.script.shebang):
         return
     said_init = False
@@ -59,7 +59,7 @@ def _conda(context: Context) -> Iterator[Complaint]:
 
 
 def _modules(context: Context) -> Iterator[Complaint]:
-    """`module` in a shell that is not bash."""
+    """Find `module` commands in scripts that run in a shell other than bash."""
     if not re.fullmatch(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:sh|dash)\s*", context.script.shebang):
         return
     if not context.is_slurm:
@@ -74,7 +74,7 @@ def _modules(context: Context) -> Iterator[Complaint]:
 
 
 def _exported(context: Context) -> Iterator[Complaint]:
-    """`--export=NONE`, or a list, which srun's tasks inherit."""
+    """Find `--export=NONE`, or a list of variables, which srun's tasks inherit."""
     if not context.is_slurm:
         return
     value = context.request.value("export")
@@ -92,7 +92,7 @@ def _exported(context: Context) -> Iterator[Complaint]:
 
 
 def _other_python(context: Context) -> Iterator[Complaint]:
-    """Another Python than the environment's that the script has activated."""
+    """Find calls of a Python that is not the one of the activated environment."""
     environment = ""
     for start in context.script.starts:
         words = _words(start)
@@ -122,7 +122,7 @@ def _python_follows(context: Context, line: int) -> bool:
 
 
 def _folders(context: Context) -> Iterator[Complaint]:
-    """Folders that do not exist, or that are made after Slurm has needed them."""
+    """Find folders that do not exist, or that are created after Slurm has needed them."""
     made: set[str] = set()
     for start in context.script.starts:
         words = _words(start)
@@ -145,7 +145,7 @@ def _folders(context: Context) -> Iterator[Complaint]:
 
 
 def _is_absent(path: Path) -> bool:
-    """Whether its parent can be read here and does not have it; elsewhere nobody knows."""
+    """Return whether a folder is certainly missing: its parent exists here, without it."""
     try:
         return len(path.parts) > 2 and path.parent.is_dir() and not path.exists()
     except (OSError, ValueError):
@@ -153,7 +153,7 @@ def _is_absent(path: Path) -> bool:
 
 
 def _home(context: Context) -> Iterator[Complaint]:
-    """PBS and Grid Engine start a job in the home folder."""
+    """Find relative program paths in PBS and Grid Engine jobs, which start in the home folder."""
     scheduler, request = context.script.scheduler, context.request
     if scheduler not in ("pbs", "sge"):
         return

@@ -41,7 +41,7 @@ def check_gpus(context: Context) -> Iterator[Complaint]:
 
 
 def _may_have_gpus(context: Context) -> bool:
-    """Whether an option that names kinds of nodes could stand for GPUs."""
+    """Return whether an option that selects nodes, such as `--constraint`, mentions GPUs."""
     request = context.request
     return any(
         "gpu" in (request.value(name) or "").lower()
@@ -58,7 +58,7 @@ def _wants_gpu(name: str, shown: str) -> bool:
 
 
 def _stays_on_cpu(context: Context, start: Start, stage: Stage) -> str:
-    """The words that keep a program on the CPU; empty if none do."""
+    """Return the words that keep a program on the CPU; empty if there are none."""
     for option in options_of(stage):
         if option.name in DEVICE and option.shown.lower() == "cpu":
             return f"--{option.name} cpu"
@@ -148,7 +148,7 @@ def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
 
 
 def _ranks_on_node(context: Context, start: Start) -> tuple[int, int, bool]:
-    """Line, ranks on a node, and whether each of them takes one GPU."""
+    """Return the line, the ranks on a node, and whether each rank takes one GPU."""
     launcher = start.stage("torchrun")
     if launcher is not None:
         word = launcher.get("nproc-per-node")
@@ -168,7 +168,7 @@ def _ranks_on_node(context: Context, start: Start) -> tuple[int, int, bool]:
 
 
 def _meets(context: Context, start: Start, stage: Stage) -> bool:
-    """Whether the tasks are ranks of one training; others may share a GPU."""
+    """Return whether the tasks are ranks of one training; unrelated tasks may share a GPU."""
     if context.may_be_ranks(stage) or any(each.name in COUNT for each in options_of(stage)):
         return context.request.tasks_on_node is not None
     return bool({"MASTER_ADDR", "WORLD_SIZE"} & set(start.variables)) and (

@@ -55,12 +55,15 @@ Reader = Callable[[str], ProgramFacts | None]
 
 
 def read_nothing(name: str) -> ProgramFacts | None:  # noqa: ARG001
-    """For scripts whose programs are not at hand."""
+    """Return None: reader of facts for scripts whose programs are not at hand."""
     return None
 
 
 def program_reader(*folders: Path, linted: frozenset[Path] = frozenset()) -> Reader:
-    """Read programs beside the script, or in the current folder; None if they are not there.
+    """Return a function that reads facts about a program by its name.
+
+    It looks beside the script and in the current folder, and returns None for a program that is
+    in neither.
 
     `linted`: programs whose own lines are checked, too, so that their workers are said there.
     """
@@ -89,7 +92,7 @@ def _read(name: str, folders: tuple[Path, ...], linted: frozenset[Path]) -> Prog
 
 
 def facts_of(text: str) -> ProgramFacts:
-    """The facts of a program's text; comments and docstrings do not count."""
+    """Extract facts from a program's text, without its comments and docstrings."""
     code = _without_comments(text)
     workers = {int(one or other) for one, other in WORKERS.findall(code)}
     return ProgramFacts(
@@ -112,7 +115,7 @@ def facts_of(text: str) -> ProgramFacts:
 
 
 def _without_comments(text: str) -> str:
-    """The program written anew from its syntax tree; the text itself if it is not Python."""
+    """Return the program without comments and docstrings, or unchanged if it is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(text)

@@ -53,7 +53,7 @@ UNKNOWN: Final = Program()
 
 
 def check_python(text: str, program: Program = UNKNOWN) -> list[Complaint]:
-    """All complaints about a Python file, in the order of its lines.
+    """Check a Python file; return all complaints in the order of its lines.
 
     Raises HpcncfError if the text is not Python.
     """
@@ -78,7 +78,10 @@ def check_python(text: str, program: Program = UNKNOWN) -> list[Complaint]:
 
 
 def _stays_on_cpu(tree: ast.AST) -> bool:
-    """Whether a whole program names no GPU and no device: its losses are never waited for."""
+    """Return whether a program that imports torch never mentions a GPU or a device.
+
+    Reading its losses then never waits for a GPU.
+    """
     nodes = list(ast.walk(tree))
     imports_torch = any(
         isinstance(node, ast.Import) and any(each.name in TORCH for each in node.names)
@@ -91,7 +94,7 @@ def _stays_on_cpu(tree: ast.AST) -> bool:
 
 
 def _names_of(node: ast.AST) -> list[str]:
-    """The name of a variable, attribute or argument, or a string."""
+    """Return the name that a syntax node has, or its text if it is a string, as a list."""
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Attribute):
@@ -106,7 +109,7 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _called_name(call: ast.Call) -> str:
-    """`tensor` of `torch.tensor(...)`."""
+    """Return the last name of a called function, such as `tensor` of `torch.tensor(...)`."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr
@@ -114,7 +117,7 @@ def _called_name(call: ast.Call) -> str:
 
 
 def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
-    """Name -> value; `**options` has the name None."""
+    """Return a call's keyword arguments, name -> value; `**options` has the name None."""
     return {word.arg: word.value for word in call.keywords}
 
 
@@ -123,7 +126,10 @@ def _is_false(value: ast.expr | None) -> bool:
 
 
 def _is_list_of_difference(call: ast.Call) -> bool:
-    """list(a - b), list(set(a) - set(b)), list(a.difference(b)); also as sorted() or tuple()."""
+    """Return whether a call makes a list of a set difference, such as `list(a - b)`.
+
+    So do `list(a.difference(b))`, and `sorted` and `tuple` in place of `list`.
+    """
     if _called_name(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
         return False
     given = call.args[0]
@@ -133,7 +139,7 @@ def _is_list_of_difference(call: ast.Call) -> bool:
 
 
 def _per_sample(tree: ast.AST) -> Iterator[Complaint]:
-    """Complaints about `__getitem__` of a Dataset."""
+    """Find slow work for every sample in the `__getitem__` of a Dataset."""
     nodes = [
         node
         for function in ast.walk(tree)
@@ -154,7 +160,10 @@ def _per_sample(tree: ast.AST) -> Iterator[Complaint]:
 
 
 def _is_torchs(function: ast.expr) -> bool:
-    """`torch.tensor`, or an imported `tensor`; not a method `tensor` of the user's own class."""
+    """Return whether a function is torch's: `torch.tensor`, or an imported `tensor`.
+
+    A method `tensor` of the user's own class is not.
+    """
     if not isinstance(function, ast.Attribute):
         return True
     return isinstance(function.value, ast.Name) and function.value.id in TORCH
@@ -174,7 +183,10 @@ def _loops(tree: ast.AST) -> Iterator[Complaint]:
 
 
 def _turn(loop: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that each turn runs; of an inner loop only what it runs once, at its start."""
+    """Yield the nodes that run in each turn of a loop.
+
+    An inner loop contributes only what it runs once, at its start.
+    """
     once = {id(node) for node in _run_once(loop)}
     nodes: list[ast.AST] = []
     for child in ast.iter_child_nodes(loop):
@@ -188,7 +200,7 @@ def _turn(loop: ast.AST) -> Iterator[ast.AST]:
 
 
 def _run_once(loop: ast.AST) -> list[ast.AST]:
-    """The nodes that a loop runs once, before its first turn."""
+    """Return the nodes that a loop evaluates once, before its first turn."""
     if isinstance(loop, ast.For | ast.AsyncFor):
         return [loop.iter]
     return [loop.generators[0].iter] if isinstance(loop, COMPREHENSIONS) else []
@@ -221,15 +233,21 @@ def _training_steps(turn: list[ast.AST]) -> Iterator[Complaint]:
 
 
 def _chooses_rank(test: ast.expr) -> bool:
-    """`rank == 0`, `is_main_process()`, `accelerator.is_main_process`; not `step % 100 == 0`."""
+    """Return whether a condition selects a rank, such as `rank == 0`.
+
+    So do `is_main_process()` and `accelerator.is_main_process`, but not `step % 100 == 0`.
+    """
     if any(isinstance(node, ast.Mod) for node in ast.walk(test)):
         return False
     return any(re.search("rank|main|master", name) for name in _names(test))
 
 
 def _losses(nodes: list[ast.AST]) -> set[str]:
-    """Names that are differentiated: `loss.backward()`, `scaler.scale(loss / 4).backward()`,
-    `accelerator.backward(loss)`."""
+    """Return names of losses, on which `backward` is called.
+
+    Known forms are `loss.backward()`, `scaler.scale(loss / 4).backward()` and
+    `accelerator.backward(loss)`.
+    """
     found: set[str] = set()
     for call in nodes:
         if not isinstance(call, ast.Call):
@@ -247,7 +265,7 @@ def _losses(nodes: list[ast.AST]) -> set[str]:
 
 
 def _names_without_graph(turn: list[ast.AST]) -> set[str]:
-    """Names assigned a value without a graph: `loss = loss.item()`."""
+    """Return names assigned a value without autograd graph, as in `loss = loss.item()`."""
     return {
         target.id
         for node in turn
@@ -260,8 +278,11 @@ def _names_without_graph(turn: list[ast.AST]) -> set[str]:
 
 
 def _keeps_graph(node: ast.AST, losses: set[str]) -> bool:
-    """`total += loss`, `losses.append(loss)`, `total = total + loss`; not `loss = loss + penalty`,
-    which is differentiated."""
+    """Return whether a statement keeps a loss's autograd graph, such as `total += loss`.
+
+    So do `losses.append(loss)` and `total = total + loss`, but not `loss = loss + penalty`,
+    which is differentiated.
+    """
     if isinstance(node, ast.AugAssign):
         return not _has_graph(node.target, losses) and _has_graph(node.value, losses)
     if isinstance(node, ast.Call):
@@ -276,7 +297,7 @@ def _keeps_graph(node: ast.AST, losses: set[str]) -> bool:
 
 
 def _has_graph(node: ast.AST, losses: set[str]) -> bool:
-    """The loss itself, or arithmetic with it."""
+    """Return whether an expression is a loss, or arithmetic with a loss."""
     if isinstance(node, ast.BinOp):
         return _has_graph(node.left, losses) or _has_graph(node.right, losses)
     return isinstance(node, ast.Name) and node.id in losses
@@ -298,8 +319,11 @@ def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
 
 
 def _training_loaders(tree: ast.AST) -> set[int]:
-    """Ids of DataLoader calls whose batches a loop differentiates, or that a function such as
-    Lightning's `train_dataloader` contains."""
+    """Return ids of the DataLoader calls that serve training.
+
+    A loop calls `backward` on their batches, or a function such as Lightning's
+    `train_dataloader` contains them.
+    """
     looped = {
         name
         for loop in ast.walk(tree)
@@ -323,7 +347,7 @@ def _evaluates(call: ast.Call) -> bool:
 
 
 def _data_names(call: ast.Call) -> list[str]:
-    """Names in the call's data set: `DataLoader(train_data, ...)`."""
+    """Return the names in a DataLoader call's data set, as in `DataLoader(train_data, ...)`."""
     data = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataset")]
     return [name for each in data for name in _names(each)]
 
@@ -344,8 +368,11 @@ def _samplers(tree: ast.AST) -> Iterator[Complaint]:
 
 
 def _numbers(tree: ast.AST) -> dict[str, int]:
-    """Names with one whole number in all of the file: assigned, a parameter's default, or
-    argparse's (`--n-users` with `default=1000`: `args.n_users`)."""
+    """Map names to their whole number, if they have only one in the file.
+
+    The number is assigned, a parameter's default, or a default in argparse (`--n-users` with
+    `default=1000`: `args.n_users`).
+    """
     found: dict[str, set[int | None]] = {}
 
     def note(name: str, value: ast.AST) -> None:
@@ -377,7 +404,7 @@ def _numbers(tree: ast.AST) -> dict[str, int]:
 
 
 def _number(value: ast.AST | None, numbers: dict[str, int]) -> int | None:
-    """A whole number above 0: a constant, a known name, or a product of them."""
+    """Evaluate a positive whole number: a constant, a known name, or a product; else None."""
     if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 0:
         return value.value
     if isinstance(value, ast.Name | ast.Attribute):
@@ -389,7 +416,7 @@ def _number(value: ast.AST | None, numbers: dict[str, int]) -> int | None:
 
 
 def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
-    """Complaints about layers, as tables, sizes, DataParallel, and about how they are run."""
+    """Find costly models: slow layers, awkward sizes, DataParallel, and how they are run."""
     calls = list(_calls(tree))
     called = {_called_name(call) for call in calls}
     on_tensor_cores = bool(called & HALVES) and any(map(_is_about_gpus, ast.walk(tree)))
@@ -427,7 +454,7 @@ def _is_vocabulary(size: ast.expr) -> bool:
 
 
 def _is_about_gpus(node: ast.AST) -> bool:
-    """`"cuda:0"`, `torch.cuda`, `.cuda()`, `from torch.cuda.amp import autocast`."""
+    """Return whether a syntax node refers to CUDA, such as `"cuda:0"` or `torch.cuda`."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value.startswith("cuda")
     if isinstance(node, ast.ImportFrom):
@@ -436,7 +463,10 @@ def _is_about_gpus(node: ast.AST) -> bool:
 
 
 def _threads(tree: ast.AST, cores: int | None, numbers: dict[str, int]) -> Iterator[Complaint]:
-    """`os.environ["MKL_NUM_THREADS"] = "8"`, `torch.set_num_threads(64)` beyond the cores."""
+    """Find numbers of threads above the number of cores, as in `torch.set_num_threads(64)`.
+
+    Environment variables such as MKL_NUM_THREADS count as well.
+    """
     values = [value for name, value in _variables(tree) if name in THREAD_VARIABLES]
     for call in _calls(tree):
         if _called_name(call) == "set_num_threads":
@@ -448,7 +478,7 @@ def _threads(tree: ast.AST, cores: int | None, numbers: dict[str, int]) -> Itera
 
 
 def _fixed_ports(tree: ast.AST) -> Iterator[Complaint]:
-    """`os.environ["MASTER_PORT"] = "29500"`, `init_method="tcp://127.0.0.1:29500"`."""
+    """Find fixed ports for ranks to meet at, as in `os.environ["MASTER_PORT"] = "29500"`."""
     values = [value for name, value in _variables(tree) if name == "MASTER_PORT"]
     for call in _calls(tree):
         values += [word.value for word in call.keywords if word.arg == "init_method"]
@@ -462,7 +492,7 @@ def _text(value: ast.expr) -> str:
 
 
 def _variables(tree: ast.AST) -> Iterator[tuple[object, ast.expr]]:
-    """Environment variables that are set, each with its value."""
+    """Yield each environment variable that the program sets, with its value."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:

@@ -73,7 +73,7 @@ def _torchrun(context: Context, start: Start, launcher: Stage, nodes: int) -> It
 
 
 def _expanded_early(start: Start) -> Iterator[Complaint]:
-    """A task's own number that the batch script's shell has filled in."""
+    """Find variables of a single task that the batch script's shell expands for all tasks."""
     if start.in_task:
         return
     words: list[Argument] = []
@@ -118,7 +118,7 @@ def _world_size(context: Context, start: Start, python: Stage, tasks: int) -> It
 
 
 def _variables(context: Context) -> Iterator[Complaint]:
-    """MASTER_ADDR, RANK and LOCAL_RANK as the script sets them for its tasks."""
+    """Find wrong values of MASTER_ADDR, RANK and LOCAL_RANK that the script sets for tasks."""
     started = [
         (start, srun)
         for start in context.script.starts
@@ -155,7 +155,7 @@ def _variables(context: Context) -> Iterator[Complaint]:
 
 
 def _no_rendezvous(context: Context) -> Iterator[Complaint]:
-    """A program that takes rank 0's address from the environment, where nobody sets it."""
+    """Find distributed programs for which nobody sets rank 0's address."""
     for start, python in context.pythons:
         srun = start.stage("srun")
         if srun is None or start.stage("torchrun", "accelerate", "deepspeed"):
@@ -168,7 +168,7 @@ def _no_rendezvous(context: Context) -> Iterator[Complaint]:
 
 
 def _ports_of_several(context: Context) -> Iterator[Complaint]:
-    """torchruns beside each other on one node that listen at the same port."""
+    """Find several torchruns in the background of one node that listen at the same port."""
     seen: dict[str, Start] = {}
     for start in context.script.starts:
         launcher = start.stage("torchrun", "accelerate")
@@ -188,7 +188,7 @@ def _ports_of_several(context: Context) -> Iterator[Complaint]:
 
 
 def check_fixed_port(context: Context) -> Iterator[Complaint]:
-    """A port that all tasks of an array would use."""
+    """Find a fixed port that all tasks of an array would use."""
     if context.request.array is None:
         return
     for assigned in context.script.assigned:

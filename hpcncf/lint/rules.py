@@ -202,13 +202,15 @@ class Program:
 
 
 def complain(line: int, rule: str, **values: object) -> Complaint:
-    """`values`: for the placeholders of the rule's message."""
+    """Build a complaint; `values` fill the placeholders of the rule's message."""
     return Complaint(line, rule, RULES[rule].format(**values))
 
 
 def too_many_workers(line: int, workers: int, cores: int | None) -> list[Complaint]:
-    """Empty if each worker has a core, or the cores are not known. A rank whose workers are busy
-    waits for them."""
+    """Return a complaint if there are more workers than cores; empty if cores is None.
+
+    A rank whose workers are busy waits for them.
+    """
     if cores is None or workers <= cores:
         return []
     return [
@@ -224,7 +226,7 @@ def too_many_workers(line: int, workers: int, cores: int | None) -> list[Complai
 
 
 def too_many_threads(line: int, threads: int | None, cores: int | None) -> list[Complaint]:
-    """Empty if there are enough cores, or one of the numbers is not known."""
+    """Return a complaint if there are more threads than cores; empty if either is unknown."""
     if not threads or cores is None or threads <= cores:
         return []
     return [complain(line, "too-many-threads", threads=threads, cores=pluralize(cores, "core"))]

@@ -40,7 +40,7 @@ def check_tasks(context: Context) -> Iterator[Complaint]:
 
 
 def _single_process(context: Context) -> Iterator[Complaint]:
-    """Several tasks on one node, and one process that the shell itself starts."""
+    """Find requests for several tasks of one node, while the script starts one process."""
     request = context.request
     tasks = request.task_count
     if tasks < 2 or context.launches or context.nodes > 1:
@@ -67,7 +67,7 @@ def _single_process(context: Context) -> Iterator[Complaint]:
 
 
 def one_task(context: Context, tasks: int) -> tuple[Edit, ...]:
-    """The directives as one task with all cores."""
+    """Return edits that request one task with all cores in place of several tasks."""
     request = context.request
     option = request.options.get("ntasks") or request.options.get("ntasks-per-node")
     if option is None or not option.line:
@@ -92,7 +92,7 @@ def one_task(context: Context, tasks: int) -> tuple[Edit, ...]:
 
 
 def _nodes_without_launcher(context: Context) -> Iterator[Complaint]:
-    """Several nodes, and a process or a launcher of one node that the shell itself starts."""
+    """Find requests for several nodes, while the script starts processes on one only."""
     if context.nodes < 2:
         return
     if any(
@@ -109,7 +109,7 @@ def _nodes_without_launcher(context: Context) -> Iterator[Complaint]:
 
 
 def _goes_elsewhere(start: Start) -> bool:
-    """ssh, a script of the user's, or another tool that reaches other nodes."""
+    """Return whether a command may reach other nodes: ssh, for example, or a user's script."""
     last = start.stages[-1]
     if last.name in REACHES_NODES:
         return True
@@ -118,7 +118,7 @@ def _goes_elsewhere(start: Start) -> bool:
 
 
 def _computes(start: Start) -> bool:
-    """Whether a step does the job's work, and not only shows something."""
+    """Return whether a step does the job's work, and is not a plain or interactive command."""
     last = start.stages[-1]
     return last.name not in PLAIN_COMMANDS and not any(
         stage.kind == "srun" and stage.has("pty") for stage in start.chain
@@ -175,7 +175,7 @@ def _binds(srun: Stage) -> bool:
 
 
 def _add_to_srun(context: Context, start: Start, options: str) -> tuple[Edit, ...]:
-    """The line with more options after `srun`, if it is on one line."""
+    """Return an edit that adds options after `srun`; empty if the line has no `srun`."""
     text = context.line(start.line)
     changed = re.sub(r"\bsrun\b", lambda _: f"srun {options}", text, count=1)
     return (Edit(start.line, (changed,)),) if changed != text else ()
@@ -198,7 +198,10 @@ def _one_task_per_node(context: Context) -> tuple[Edit, ...]:
 
 
 def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
-    """More processors than the job has, hardware threads counted."""
+    """Find steps that request more processors than the job has.
+
+    Hardware threads are counted.
+    """
     request = context.request
     if request.is_exclusive or not request.asks_for_cores or srun.has("overcommit", "jobid"):
         return
@@ -214,7 +217,7 @@ def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
 
 
 def _waiting_steps(context: Context, start: Start, srun: Stage) -> Iterator[Complaint]:
-    """Steps beside each other that Slurm starts one after another."""
+    """Find parallel steps that Slurm would start one after another."""
     if srun.has("nodelist", "relative", "exclude") or srun.number("ntasks") == context.nodes > 1:
         return  # each on nodes of its own
     if (context.request.tasks_on_node or 2) < 2:
@@ -235,7 +238,7 @@ def _waiting_steps(context: Context, start: Start, srun: Stage) -> Iterator[Comp
 
 
 def _idle_tasks(context: Context) -> Iterator[Complaint]:
-    """One launch in the foreground that uses fewer tasks than there are."""
+    """Find jobs whose largest launch in the foreground uses fewer tasks than requested."""
     tasks = context.request.task_count
     launched = [
         (start, stage)
@@ -266,7 +269,7 @@ def _tasks_of(context: Context, start: Start, stage: Stage) -> int | None:
 
 
 def _mpirun(context: Context) -> Iterator[Complaint]:
-    """More ranks than Open MPI finds slots."""
+    """Find calls of mpirun with more ranks than the job gives Open MPI slots."""
     request = context.request
     tasks = request.task_count
     if request.tasks is None and (request.is_exclusive or not request.asks_for_cores):
@@ -303,7 +306,7 @@ def _more_tasks(context: Context, ranks: int) -> tuple[Edit, ...]:
 
 
 def _slots(context: Context) -> Iterator[Complaint]:
-    """LSF, PBS and Grid Engine: slots that may lie on several hosts, and one process."""
+    """Find LSF, PBS and Grid Engine jobs of one process whose slots may lie on several hosts."""
     request, scheduler = context.request, context.script.scheduler
     if scheduler in (None, "slurm") or context.launches:
         return
@@ -342,7 +345,7 @@ def _slots(context: Context) -> Iterator[Complaint]:
 
 
 def _background(context: Context) -> Iterator[Complaint]:
-    """Background jobs that the script's end ends."""
+    """Find background jobs that are killed when the script ends."""
     starts = [each for each in context.script.starts if not each.by]
     waits = [
         index

@@ -68,7 +68,7 @@ def check_threads(context: Context) -> Iterator[Complaint]:
 
 
 def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Complaint]:
-    """What the program itself says of cores and workers, where the script says nothing."""
+    """Find wrong numbers of cores and workers in the program, if the script sets none."""
     facts = context.facts(stage)
     if facts is None or context.script.scheduler is None:
         return
@@ -85,12 +85,12 @@ def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Compla
 
 
 def _runs_alone(context: Context) -> bool:
-    """Whether the job is one task, or slots for one process."""
+    """Return whether the job is a single task, or has slots for a single process."""
     return not context.is_slurm or context.request.task_count == 1
 
 
 def _cores_of_rank(context: Context, start: Start) -> int | None:
-    """Cores of one rank: a launcher's share of its task."""
+    """Return the number of cores for each rank that a launcher starts; None if unknown."""
     cores = context.request.cores
     launcher = start.stage("torchrun", "accelerate")
     if launcher is None or cores is None:
@@ -100,7 +100,7 @@ def _cores_of_rank(context: Context, start: Start) -> int | None:
 
 
 def _mend(context: Context) -> str:
-    """The variable that holds the cores of a rank."""
+    """Return the environment variable that holds the number of cores of a rank."""
     return FIXED_BY_SCHEDULER[context.script.scheduler or "slurm"]
 
 
@@ -128,7 +128,7 @@ def _thread_variable(context: Context, assigned: Assignment) -> Iterator[Complai
 
 
 def _counts_too_much(context: Context, value: Argument, start: Start | None) -> str:
-    """The command that counts more cores than a rank has; empty if none does."""
+    """Return the command that counts more cores than a rank has; empty if none does."""
     request = context.request
     if (
         "nproc()" not in value.origins
@@ -156,7 +156,7 @@ def _counts_too_much(context: Context, value: Argument, start: Start | None) -> 
 
 
 def _ranks_on_node(context: Context) -> int:
-    """Ranks that one srun, mpirun or torchrun starts on a node."""
+    """Return the largest number of ranks that a launcher starts on one node."""
     most = 1
     for start in context.script.starts:
         srun = start.stage("srun")
@@ -173,7 +173,7 @@ def _ranks_on_node(context: Context) -> int:
 
 
 def _too_few(context: Context) -> Iterator[Complaint]:
-    """One thread on many cores, and nothing else that would use them."""
+    """Find programs that run one thread on many cores."""
     cores = context.request.cores
     if cores is None or cores < 4 or not _runs_alone(context) or context.request.has_gpus:
         return
@@ -203,7 +203,7 @@ def _too_few(context: Context) -> Iterator[Complaint]:
 
 
 def _several_processes(context: Context) -> Iterator[Complaint]:
-    """Programs beside each other, each with as many threads as the job has cores."""
+    """Find parallel programs of which each starts as many threads as the job has cores."""
     cores = context.request.cores
     if cores is None or cores < 2 or not _runs_alone(context):
         return
@@ -252,7 +252,7 @@ def _several_processes(context: Context) -> Iterator[Complaint]:
 
 
 def _empty_variables(context: Context) -> Iterator[Complaint]:
-    """Variables that the job lacks, because no directive asks for what they tell."""
+    """Find variables that Slurm leaves unset, because no directive gives their option."""
     told: set[str] = set()
     if context.script.scheduler is None:
         return
@@ -279,7 +279,7 @@ def _option_of(name: str) -> str:
 
 
 def _given_elsewhere(context: Context, option: str) -> bool:
-    """Whether a comment shows that sbatch's own line gives the option."""
+    """Return whether a comment shows an sbatch command line that gives the option."""
     return any(
         "sbatch" in line and (f"--{option}" in line or (option == "array" and " -a" in line))
         for line in context.script.lines

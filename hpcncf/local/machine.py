@@ -36,7 +36,7 @@ SHM: Final = "/dev/shm"
 
 
 def refusal(run: Run) -> str | None:
-    """Reason why this machine cannot run it and what to change; None if it can."""
+    """Return why this machine cannot execute the run, and what to change; None if it can."""
     asked = run.resources
     if asked.nodes > 1:
         return f"needs {asked.nodes} nodes, and this machine is one. Use --cluster slurm"
@@ -61,7 +61,7 @@ def refusal(run: Run) -> str | None:
 
 
 def shared_memory_problem(run: Run) -> str | None:
-    """Reason why this machine's /dev/shm is too small for the run, or None."""
+    """Return why this machine's /dev/shm is too small for the run; None if it is not."""
     held = node_shared_memory_bytes(run.resources, run.training) if run.training else 0
     room = shutil.disk_usage(SHM).total if Path(SHM).is_dir() else held
     if held <= room:
@@ -74,7 +74,10 @@ def shared_memory_problem(run: Run) -> str | None:
 
 
 def find_warning(run: Run) -> str | None:
-    """Warning that a run may fail here; nothing on this machine enforces `mem_gb`."""
+    """Return a warning that a run may run out of memory here, or None.
+
+    Nothing on this machine enforces `mem_gb`.
+    """
     asked, here = run.resources, memory_gb()
     if asked.node_mem_gb <= here:
         return shared_memory_problem(run)
@@ -87,13 +90,13 @@ def find_warning(run: Run) -> str | None:
 
 
 def memory_gb() -> float:
-    """Memory that this process may use: the machine's, or a cgroup's limit."""
+    """Return the memory in GB that this process may use: the machine's, or a cgroup's limit."""
     whole, limit = psutil.virtual_memory().total / 2**30, cgroup.memory_limit()
     return min(whole, limit.value / 1024) if limit else whole
 
 
 def start(paths: ResultPaths, submission_file: Path) -> None:
-    """Start the queue in a session of its own, so that it outlives the terminal.
+    """Start the local queue in its own session, so that it outlives the terminal.
 
     Raises HpcncfError with the starter's last line if that fails.
     """
@@ -123,7 +126,10 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
 
 
 def _check_turn_folder() -> None:
-    """Raises HpcncfError if the lock cannot be written; the queue would fail in the background."""
+    """Check that the lock of local queues can be written; raises HpcncfError if not.
+
+    The queue would otherwise fail in the background.
+    """
     lock = active_queue_file().with_suffix(".lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +142,7 @@ def _check_turn_folder() -> None:
 
 
 def add_queue_process(submission: Submission, pid: int) -> Submission:
-    """The submission, completed with the process that runs it."""
+    """Return the submission with the id of the process that executes it."""
     job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=process_start(pid))
     return submission.model_copy(update={"jobs": [job]})
 

@@ -42,7 +42,7 @@ GPUS: Final = "HPCNCF_GPUS"
 
 
 def main(argv: list[str]) -> None:
-    """Hand `work` to submitit and note its process in the submission."""
+    """Start the queue's process through submitit, and record it in the submission file."""
     import submitit
 
     paths, name = ResultPaths(Path(argv[0])), argv[1]
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
 
 
 def work(results: str, name: str) -> None:
-    """Run the submission's runs, each on its own cores, until all are done or cancelled."""
+    """Execute the submission's runs on their own cores, until all are done or cancelled."""
     processes.end_with_parent()
     if os.environ.get("PYTHONSAFEPATH") == SAFE:  # a user's own program may need its neighbours
         del os.environ["PYTHONSAFEPATH"]
@@ -95,7 +95,10 @@ def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
 
 
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
-    """Whether the run must still be started; another queue, or a person, may have done so."""
+    """Return whether the run must still be started.
+
+    Another queue, or a person, may have started it already.
+    """
     before, claim = submission.over.get(run.id, 0), claims.current_claim(paths.run(run.id))
     if claim is not None and claim.attempt > before:
         return False
@@ -111,7 +114,7 @@ def execute(
     over: Mapping[str, int],
     should_stop: Callable[[str], bool],
 ) -> None:
-    """Make one attempt at each run of a pack, and write each end into `end.json`.
+    """Make one attempt at each run of a pack, and write each attempt's `end.json`.
 
     A run that cannot be started, or whose end cannot be written, does not stop the others.
     """

@@ -24,7 +24,7 @@ class Limit:
 
 
 def usable_cpus(pid: int = 0) -> list[int]:
-    """The CPUs that the process's affinity mask allows; the kernel keeps it within the cpuset.
+    """Return the CPUs of the process's affinity mask, which the kernel keeps in the cpuset.
 
     Where a system has no affinity (macOS): all of the node's.
     """
@@ -34,7 +34,7 @@ def usable_cpus(pid: int = 0) -> list[int]:
 
 
 def mask(pid: int) -> list[int]:
-    """The CPUs a process may use; empty when it is gone."""
+    """Return the CPUs that a process may use; an empty list if the process has ended."""
     try:
         return usable_cpus(pid)
     except ProcessLookupError:
@@ -42,13 +42,13 @@ def mask(pid: int) -> list[int]:
 
 
 def quota() -> float | None:
-    """Cores' worth of time that the cgroups above this process allow; None: no limit."""
+    """Return the CPU quota of this process's cgroups in cores; None without a limit."""
     limit = cpu_limit()
     return limit.value if limit else None
 
 
 def usable() -> float:
-    """Cores that this process can keep busy: by its affinity mask, and not above its quota."""
+    """Return the number of cores that this process can use, by affinity mask and CPU quota."""
     cpus = float(len(usable_cpus()))
     limit = quota()
     return cpus if limit is None else min(cpus, limit)
@@ -59,13 +59,16 @@ def on_node() -> int:
 
 
 def threads_per_core(root: Path = ROOT) -> int | None:
-    """Hardware threads of one core; None if the kernel does not report them."""
+    """Return the hardware threads per core; None if the kernel does not report them."""
     text = contents(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     return len(parse_cpu_list(text)) if text else None
 
 
 def cpu_limit(root: Path = ROOT) -> Limit | None:
-    """The smallest CPU quota, in cores, of this process's cgroup and all above it."""
+    """Return the smallest CPU quota, in cores, of this process's cgroup and its ancestors.
+
+    None if there is no quota.
+    """
     files = [(folder / "cpu.max", "") for folder in cgroup_and_above(None, root)]
     files += [
         (folder / "cpu.cfs_quota_us", contents(folder / "cpu.cfs_period_us"))
@@ -80,7 +83,7 @@ def cpu_limit(root: Path = ROOT) -> Limit | None:
 
 
 def memory_limit(root: Path = ROOT) -> Limit | None:
-    """The smallest memory limit, in MiB, of this process's cgroup and all above it.
+    """Return the smallest memory limit, in MiB, of this process's cgroup and its ancestors.
 
     Slurm sets it on the job or the step; the task's own cgroup below has none.
     """
@@ -98,7 +101,7 @@ def memory_limit(root: Path = ROOT) -> Limit | None:
 
 
 def cpuset(root: Path = ROOT) -> list[int] | None:
-    """The CPUs of this process's own cpuset; None where none is set."""
+    """Return the CPUs of this process's own cpuset; None if it has none."""
     for controller, names in (
         (None, ["cpuset.cpus.effective"]),
         ("cpuset", ["cpuset.effective_cpus", "cpuset.cpus"]),
@@ -111,7 +114,7 @@ def cpuset(root: Path = ROOT) -> list[int] | None:
 
 
 def step(root: Path = ROOT) -> Path | None:
-    """The cgroup of the Slurm step that this process belongs to; None where Slurm keeps none."""
+    """Return the cgroup of the Slurm step that contains this process; None if there is none."""
     for controller in (None, "cpuset", "memory", "devices", "freezer"):
         for folder in cgroup_and_above(controller, root):
             if folder.name.startswith("step_"):
@@ -120,12 +123,12 @@ def step(root: Path = ROOT) -> Path | None:
 
 
 def processes(cgroup: Path) -> list[int]:
-    """Process ids in the cgroup and in all cgroups below it."""
+    """Return the ids of the processes in a cgroup and in all cgroups below it."""
     return [int(pid) for file in cgroup.rglob("cgroup.procs") for pid in contents(file).split()]
 
 
 def cgroup_version(root: Path = ROOT) -> str | None:
-    """`v1`, `v2`, or `hybrid` where v1 controllers stand beside a v2 tree; None without any."""
+    """Return the cgroup version: `v1`, `v2`, or `hybrid` for both; None without cgroups."""
     mounts = list(_mounts(root))
     versions = {kind for kind, *_ in mounts}
     if versions == {"cgroup", "cgroup2"}:
@@ -134,7 +137,7 @@ def cgroup_version(root: Path = ROOT) -> str | None:
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """The kernel's `0-2,5` as `[0, 1, 2, 5]`."""
+    """Parse the kernel's list of CPUs: `0-2,5` becomes `[0, 1, 2, 5]`."""
     cpus: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -144,7 +147,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def cpu_list(cpus: list[int]) -> str:
-    """`[0, 1, 2, 5]` as `0-2,5`."""
+    """Format CPUs in the kernel's notation: `[0, 1, 2, 5]` becomes `0-2,5`."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and spans[-1][1] == cpu - 1:
@@ -155,7 +158,10 @@ def cpu_list(cpus: list[int]) -> str:
 
 
 def cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
-    """This process's cgroup folder and its ancestors up to the mount; `controller` None: v2."""
+    """Return the folders of this process's cgroup and of its ancestors, up to the mount.
+
+    `controller` None selects cgroup v2.
+    """
     wanted = "cgroup2" if controller is None else "cgroup"
     path = _own_path(controller, root)
     for kind, options, top, mount in _mounts(root):
@@ -178,7 +184,7 @@ def _own_path(controller: str | None, root: Path) -> str | None:
 
 
 def _mounts(root: Path) -> Iterator[tuple[str, list[str], str, Path]]:
-    """Kind, options, top cgroup and mount point of every cgroup mount."""
+    """Yield kind, options, top cgroup and mount point of every cgroup mount."""
     for line in contents(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = [*after.split(" ", 2), "", ""][:3]
@@ -188,7 +194,7 @@ def _mounts(root: Path) -> Iterator[tuple[str, list[str], str, Path]]:
 
 
 def contents(path: Path) -> str:
-    """The file's text; empty where there is none or it may not be read."""
+    """Read a file's text; empty if it is missing or cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -225,7 +231,7 @@ def read_counters(root: Path = ROOT) -> CgroupCounters:
 
 
 def pressure_between(before: CgroupCounters, after: CgroupCounters) -> Pressure:
-    """Difference of two readings; a cgroup that is in one of them only does not count."""
+    """Subtract two readings of the counters; only cgroups in both of them count."""
 
     def added(first: float | None, last: float | None) -> float | None:
         return None if first is None or last is None else last - first
@@ -239,7 +245,10 @@ def pressure_between(before: CgroupCounters, after: CgroupCounters) -> Pressure:
 
 
 def _throttled_s(root: Path) -> dict[Path, float]:
-    """Throttled seconds by cpu.stat file: `throttled_usec` in v2, `throttled_time` (ns) in v1."""
+    """Read the seconds of CPU throttling: cpu.stat file -> seconds.
+
+    They are `throttled_usec` in v2 and `throttled_time` (ns) in v1.
+    """
     found = {}
     for controller, key, unit_s in (
         (None, "throttled_usec", 1e-6),
@@ -254,7 +263,9 @@ def _throttled_s(root: Path) -> dict[Path, float]:
 
 
 def _pressure_s(what: str, root: Path) -> float | None:
-    """Total of PSI's `some` line, of the process's own cgroup, else of the node.
+    """Read the seconds of pressure from PSI's `some` line; None if the kernel reports none.
+
+    They are those of the process's own cgroup, or else of the node.
 
     Source: the kernel's Documentation/accounting/psi.rst.
     """
@@ -273,7 +284,7 @@ def describe_shortage(
     quota: float | None,
     env: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """One sentence: why fewer cores than allocated are usable, and what to do; else None."""
+    """Explain why fewer cores than allocated are usable, and what to do; None if all are."""
     if usable >= allocated:
         return None
     limit = f"its affinity mask is {cpu_list(cpus)}"
@@ -298,5 +309,8 @@ def describe_shortage(
 
 
 def in_slurm_step(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether srun started this process. Since 23.11 a batch script has a number, too: -5."""
+    """Return whether srun started this process.
+
+    Since Slurm 23.11 a batch script has a step number, too: -5.
+    """
     return not env.get("SLURM_STEP_ID", "-").startswith("-")

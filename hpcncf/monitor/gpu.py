@@ -29,7 +29,7 @@ class Processes:
     """Every process seen on one GPU so far."""
 
     def __init__(self, sees_pids: bool) -> None:
-        """`sees_pids`: whether NVML's process ids are valid in this namespace."""
+        """Begin without processes. `sees_pids`: whether NVML's process ids are valid here."""
         self._sees_pids = sees_pids
         self._seen: dict[int, Seen] = {}
         self._watched_s: float | None = 0.0
@@ -41,7 +41,7 @@ class Processes:
         pids: Collection[int],
         length_s: float,
     ) -> None:
-        """Add the last `length_s` seconds of each process; `pids` are those of the run.
+        """Add the use of the GPU in the last `length_s` seconds; `pids` are the run's processes.
 
         `shares` or `memory_mib` is None if NVML does not report it.
         """
@@ -60,7 +60,7 @@ class Processes:
         return one
 
     def summary(self) -> list[GpuProcess]:
-        """Records of the processes, the busiest first."""
+        """Return records of the processes that were seen on the GPU, the busiest first."""
         watched_s = self._watched_s
         found = sorted(self._seen.items(), key=lambda each: (-each[1].busy_s, each[0]))
         return [
@@ -95,7 +95,7 @@ class Identity:
 
 
 def gpus_of_run(devices: Sequence[Device], windows: Sequence[Window]) -> list[Gpu] | None:
-    """Records of the GPUs that the run may use, or was seen to use; None if NVML shows no GPU."""
+    """Return records of the GPUs that the run may use or has used; None without any GPU."""
     if not devices:
         return None
     chosen = allowed([device.identity for device in devices], os.environ)
@@ -124,7 +124,7 @@ class GpusUnavailable(HpcncfError):
 
 
 def open_gpus() -> list[Device]:
-    """The GPUs here; none if `opened` raises."""
+    """Return all GPUs that can be watched here; an empty list if there are none."""
     try:
         return opened()
     except GpusUnavailable:
@@ -132,7 +132,7 @@ def open_gpus() -> list[Device]:
 
 
 def opened() -> list[Device]:
-    """All GPUs that NVML shows to this process.
+    """Return all GPUs that NVML shows to this process.
 
     Raises GpusUnavailable without a driver, a GPU, or nvidia-ml-py.
     """
@@ -154,7 +154,10 @@ def opened() -> list[Device]:
 
 
 def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
-    """Whether a process has the same number here as on the machine."""
+    """Return whether process ids in this namespace are those of the machine.
+
+    In a container they may differ.
+    """
     try:
         return namespace.stat().st_ino == HOSTS_NAMESPACE
     except OSError:
@@ -165,7 +168,10 @@ class Device:
     """One GPU, sampled repeatedly through NVML."""
 
     def __init__(self, nvml: Any, index: int, sees_pids: bool) -> None:
-        """`nvml` is the module pynvml, initialised. Raises its NVMLError."""
+        """Open the GPU with this index. `nvml` is the initialised module pynvml.
+
+        Raises its NVMLError.
+        """
         self._nvml, self._sees_pids = nvml, sees_pids
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
         self.used = False
@@ -182,7 +188,7 @@ class Device:
         )
 
     def sample(self, pids: Collection[int], length_s: float) -> GpuWindow:
-        """The last `length_s` seconds; `pids` are the run's processes."""
+        """Read the GPU's figures of the last `length_s` seconds; `pids` are the run's processes."""
         rates = self._asked("nvmlDeviceGetUtilizationRates")
         memory = self._asked("nvmlDeviceGetMemoryInfo")
         mhz = self._asked("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
@@ -213,7 +219,7 @@ class Device:
         )
 
     def record(self, windows: Sequence[GpuWindow]) -> Gpu:
-        """Its series, and the processes that were seen on it so far."""
+        """Build the GPU's record from its windows, with the processes seen on it so far."""
         lengths_s = [window.length_s for window in windows]
 
         def rounded(
@@ -260,7 +266,10 @@ class Device:
         return None if milliwatts is None else milliwatts / 1000 * length_s
 
     def _held_mib(self) -> dict[int, float | None] | None:
-        """Each process's memory."""
+        """Return the GPU memory that each process holds: pid -> MiB; None if unknown to NVML.
+
+        The MiB of a process may be None as well.
+        """
         # By its version: the name without one raises something else where the driver is older.
         running = self._asked("nvmlDeviceGetComputeRunningProcesses_v3")
         if running is None:
@@ -269,7 +278,10 @@ class Device:
         return {pid: None if used is None else used / MIB for pid, used in held.items()}
 
     def _shares(self) -> dict[int, float] | None:
-        """Of the time since the last call, by process; NVML keeps samples, some for each."""
+        """Return each process's share of the GPU's time since the last call: pid -> share.
+
+        None if NVML does not report it. NVML keeps several samples of each process.
+        """
         nvml = self._nvml
         try:
             samples = list(nvml.nvmlDeviceGetProcessUtilization(self._handle, self._newest_us))
@@ -285,8 +297,12 @@ class Device:
 
 
 def allowed(identities: Collection[Identity], env: Mapping[str, str]) -> list[int]:
-    """By CUDA_VISIBLE_DEVICES: indices or the beginnings of UUIDs, up to the first that is neither
-    (CUDA C++ Programming Guide). Without it all, but none in a Slurm job: that asked for none."""
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES allows.
+
+    It lists indices or beginnings of UUIDs, and counts up to the first entry that is neither
+    (CUDA C++ Programming Guide). Without it, all GPUs are allowed, except in a Slurm job, which
+    then has not requested any.
+    """
     named = env.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [] if "SLURM_JOB_ID" in env else [one.index for one in identities]
@@ -308,8 +324,10 @@ def allowed(identities: Collection[Identity], env: Mapping[str, str]) -> list[in
 
 
 def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
-    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, or
-    by UUID if it is set so."""
+    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    They are numbers, or UUIDs if the variable has them.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         names = (name.strip() for name in visible.split(","))

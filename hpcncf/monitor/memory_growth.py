@@ -35,7 +35,9 @@ class Growth:
 
 
 def steady(at_s: Sequence[float], mib: Sequence[float], begun_s: float = 0.0) -> Growth | None:
-    """Of memory at each moment; None unless it grew in each quarter of the time, about evenly.
+    """Measure steady growth of memory over time; None if memory does not grow steadily.
+
+    Steady means in each quarter of the time, and about evenly.
 
     Medians over quarters: what one evaluation takes and gives back is no growth. `begun_s`: when
     the start was over, if that is known; beside neighbours it may take most of the time.

@@ -76,7 +76,7 @@ class Peak:
         self.cores: float | None = None
 
     def add(self, at_s: float, cpu_s: float) -> None:
-        """Add a sample; `cpu_s` is the CPU time since the start."""
+        """Add a sample, taken at `at_s`; `cpu_s` is the CPU time since the start."""
         self._recent.append((at_s, cpu_s))
         # The shortest stretch that is not shorter than the window.
         while len(self._recent) > 1 and at_s - self._recent[1][0] >= self._window_s:
@@ -90,7 +90,10 @@ class Peak:
 def warnings(
     cores: Cores, memory: Memory, elapsed_s: float, windows: list[Window], cpus: list[int]
 ) -> list[str]:
-    """Warnings for whoever reads these figures; `windows` and `cpus` are the node's, or empty."""
+    """Return warnings about a run's use of cores and memory.
+
+    `windows` and `cpus` are the node's, or empty.
+    """
     found = []
     if short := describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota):
         found.append(short)
@@ -132,7 +135,10 @@ def warnings(
 def node_record(
     windows: list[Window], cpus: list[int], gpus: list[Gpu] | None = None, **about: Any
 ) -> NodeRecord:
-    """Record of one node's series, rounded to the clocks' precision; `about` names run and node."""
+    """Build the record of a node's series, rounded to the clocks' precision.
+
+    `about` identifies the run and the node.
+    """
 
     def by_cpu(seconds: Callable[[Window], Sequence[float]]) -> list[list[float]]:
         shares = [[_share(cpu, w.length_s) for cpu in seconds(w)] for w in windows]
@@ -216,7 +222,10 @@ class Monitor:
         interval_s: float = 1.0,
         siblings: bool = True,
     ) -> None:
-        """`siblings`: whether to look for other ranks of the run on this node."""
+        """Prepare to measure. `siblings`: whether to find other ranks of the run on this node.
+
+        Raises HpcncfError on a system without /proc.
+        """
         if not Path("/proc/self/stat").exists():
             raise HpcncfError("a run is measured by Linux's /proc, and this system has none")
         self._run_id, self._attempt, self._node_index = run_id, attempt, node_index
@@ -255,7 +264,7 @@ class Monitor:
         self._thread.start()
 
     def so_far(self) -> dict[str, float | None]:
-        """Fields for the run's progress file, as of the last sample."""
+        """Return the fields of the run's progress file, as of the last sample."""
         elapsed_s, spent_s = self._clock.elapsed_s(), self._last.cpu_s
         return {
             "elapsed_s": elapsed_s,
@@ -267,11 +276,11 @@ class Monitor:
         }
 
     def shortage(self) -> str | None:
-        """Reason why fewer cores than allocated can be used, or None."""
+        """Return why fewer cores than allocated can be used; None if all can be."""
         return describe_shortage(self._allocated, self._usable, self._cpus, self._quota)
 
     def reread_affinity(self, how: str) -> None:
-        """Take over the affinity mask that this process has just set for itself."""
+        """Read the affinity mask again after this process has changed it; `how` is recorded."""
         self._look_at_mask()
         self._pinned = how
 
@@ -292,7 +301,7 @@ class Monitor:
         return self._measured(elapsed_s, spent)
 
     def see_main(self) -> None:
-        """Note the CPU time of the main process alone.
+        """Read and keep the CPU time of the main process alone, without its children.
 
         For a command, call this before it is waited for: afterwards only the sum with its
         children is known.
@@ -303,7 +312,7 @@ class Monitor:
             self._main_s = stat.user_s + stat.system_s
 
     def node_record(self) -> NodeRecord:
-        """Record of the node's series so far; empty unless this rank samples the node."""
+        """Build the record of the node's series so far; empty unless this rank samples the node."""
         windows, node = self._windows.all(), self._node
         return node_record(
             windows,

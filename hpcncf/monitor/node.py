@@ -36,7 +36,7 @@ def read_counters() -> NodeCounters:
 
 
 def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, float]]:
-    """Busy and stolen seconds of each CPU since boot, from /proc/stat (proc(5)).
+    """Read the busy and the stolen seconds of each CPU since boot, from /proc/stat (proc(5)).
 
     Busy is user, nice, system, irq and softirq: not waiting for disks, not what the hypervisor
     took. Guests are within user.
@@ -52,14 +52,17 @@ def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, fl
 
 
 def _memory_used_mib() -> float:
-    """Memory that a new process could not get, in MiB; caches that can be dropped do not count."""
+    """Return the node's used memory in MiB; caches that can be dropped do not count."""
     lines = procfs.read_file("/proc/meminfo").splitlines()
     kib = {name: int(value.split()[0]) for name, value in (line.split(b":") for line in lines)}
     return (kib[b"MemTotal"] - kib[b"MemAvailable"]) / 1024
 
 
 def _network_mib() -> tuple[float, float]:
-    """MiB sent and received over all interfaces but loopback, and MiB received over loopback."""
+    """Return the MiB sent and received over all interfaces but loopback, and over loopback.
+
+    Over loopback, only what was received counts.
+    """
     network = loopback = 0
     for line in procfs.read_file("/proc/net/dev").splitlines()[2:]:
         name, _, counts = line.partition(b":")
@@ -72,7 +75,9 @@ def _network_mib() -> tuple[float, float]:
 
 
 def network_link_mib_s(interfaces: Path = Path("/sys/class/net")) -> float | None:
-    """Speed of the fastest physical interface in one direction, in MiB/s; None if no driver tells.
+    """Return the speed of the fastest physical interface, in one direction, in MiB/s.
+
+    None if no driver reports a speed.
 
     Virtual interfaces (veth, bridges) report a speed that no hardware backs: they are left out.
     """
@@ -85,7 +90,10 @@ def network_link_mib_s(interfaces: Path = Path("/sys/class/net")) -> float | Non
 
 
 def _disk_mib() -> float:
-    """MiB read and written by whole disks; partitions would count the same bytes twice."""
+    """Return the MiB read and written by whole disks since boot.
+
+    Partitions would count the same bytes twice.
+    """
     sectors = 0
     for line in procfs.read_file("/proc/diskstats").splitlines():
         words = line.split()
@@ -108,7 +116,7 @@ class NodeSampler:
     """The node seen from one rank: its tree, those of the run's other ranks, and their CPUs."""
 
     def __init__(self, tree: Tree, cpus: list[int] | None = None, siblings: bool = True) -> None:
-        """Start watching.
+        """Start watching the node.
 
         `cpus` None means all CPUs that the ranks on this node may use together. With `siblings`
         the run's other ranks on this node are followed, too.
@@ -129,7 +137,7 @@ class NodeSampler:
         self._ran_on()
 
     def sample(self, own: Sample) -> Window:
-        """The window since the last sample; `own` is a fresh sample of this rank's tree."""
+        """Return the figures since the last sample; `own` is a fresh sample of this rank's tree."""
         self._follow_siblings()
         samples = self._samples(own)
         tree_cpu_s = self._grown_s(samples)
@@ -178,7 +186,10 @@ class NodeSampler:
         return {first: own} | {pid: self._trees[pid].sample() for pid in others}
 
     def _grown_s(self, samples: dict[int, Sample]) -> float:
-        """CPU seconds used since the last call; a newly found rank counts from now on."""
+        """Return the CPU seconds of the run's ranks on this node since the last call.
+
+        A newly found rank counts from now on.
+        """
         grown = sum(
             sample.cpu_s - self._cpu_s.get(pid, sample.cpu_s) for pid, sample in samples.items()
         )
@@ -186,7 +197,10 @@ class NodeSampler:
         return grown
 
     def _ran_on(self) -> dict[int, float]:
-        """CPU seconds since the last call, by CPU: a thread's time goes to its last CPU."""
+        """Return the run's seconds on each CPU since the last call: CPU -> seconds.
+
+        A thread's time is attributed to the CPU that it used last.
+        """
         ran: dict[int, float] = {}
         threads: dict[tuple[int, int], float] = {}
         for tree in self._trees.values():
@@ -204,7 +218,7 @@ class NodeSampler:
 def shared_out(
     ran_s: tuple[float, ...], busy_s: tuple[float, ...], tree_cpu_s: float
 ) -> tuple[float, ...]:
-    """Our seconds on each CPU: the time seen there, and a share of the time not seen anywhere.
+    """Estimate the run's CPU seconds on each CPU, including processes that were never seen.
 
     A process that started and ended between two samples leaves no trace of where it ran. Its
     time is distributed over the CPUs in proportion to their busy time that is unaccounted for.

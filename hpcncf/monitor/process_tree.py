@@ -65,7 +65,7 @@ class Sample:
 
 @dataclass
 class _Known:
-    """A process of the tree as last seen."""
+    """A process of the tree, with its figures and threads when it was last sampled."""
 
     stat: Stat
     threads: list[int] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Tree:
         return rss, anonymous
 
     def blocked(self) -> int:
-        """Number of the last sample's processes that wait for a disk or a file server."""
+        """Count the processes of the last sample that wait for a disk or a file server."""
         stats = (procfs.stat(f"/proc/{pid}") for pid in self._counted())
         return sum(1 for stat in stats if stat and stat.state == "D")
 
@@ -128,7 +128,7 @@ class Tree:
         return sum(procfs.swapped_mib(pid) for pid in self._counted())
 
     def spent(self) -> Spent:
-        """The whole account, including switches and storage of living descendants.
+        """Measure all resources that the tree has used, including those of living descendants.
 
         Too slow for every second: the switches are in one file per thread.
         """
@@ -138,14 +138,14 @@ class Tree:
         return replace(total, user_s=sample.user_s, system_s=sample.system_s)
 
     def threads(self) -> Iterator[tuple[int, int]]:
-        """Process and thread of every thread in the last sample."""
+        """Yield the process id and thread id of every thread in the last sample."""
         for pid, known in self._known.items():
             if self.count_root or pid != self.root:
                 for thread in known.threads:
                     yield pid, thread
 
     def _account(self) -> Spent | None:
-        """The kernel's exact account (getrusage) if the root is this process, else None."""
+        """Return the kernel's exact account (getrusage); None if the root is another process."""
         if self.root != os.getpid():
             return None
         return (own() + waited() if self.count_root else waited()) - self._before
@@ -161,7 +161,7 @@ class Tree:
         return user_s, system_s
 
     def _walk(self) -> dict[int, _Known]:
-        """Every process of the tree, parents first.
+        """Return the figures of every process of the tree, parents first: process id -> figures.
 
         Those known stay in it for good, though their parent may have ended and left them to init.
         """
@@ -183,7 +183,7 @@ class Tree:
         return found
 
     def _keep_lost(self, last: dict[int, _Known]) -> None:
-        """Add the time of processes that vanished without a waiting parent in the tree."""
+        """Add the time of processes that vanished before anybody in the tree waited for them."""
         gone: dict[int, list[_Known]] = {}
         for pid, known in last.items():
             if pid not in self._known:
@@ -199,7 +199,7 @@ class Tree:
                 self._lost[1] += share * sum(known.own[1] for known in dead)
 
     def _heir(self, dead: _Known, last: dict[int, _Known]) -> int:
-        """Process id of the nearest living ancestor in the tree, or 0."""
+        """Return the process id of the nearest living ancestor in the tree, or 0."""
         pid = dead.stat.parent
         while pid in last and pid not in self._known:
             pid = last[pid].stat.parent
@@ -207,7 +207,7 @@ class Tree:
 
 
 def _measure_process(pid: int) -> Spent:
-    """Switches, storage and faults of one process; its CPU seconds are counted elsewhere."""
+    """Measure a process's context switches, storage and page faults, but not its CPU time."""
     voluntary, involuntary = procfs.context_switches(pid)
     read_bytes, write_bytes = procfs.storage_bytes(pid) or (0, 0)
     stat = procfs.stat(f"/proc/{pid}")
@@ -220,7 +220,7 @@ def own() -> Spent:
 
 
 def waited() -> Spent:
-    """Account of this process's children that ended and were waited for."""
+    """Return the resources used by children of this process that ended and were waited for."""
     return _usage(resource.RUSAGE_CHILDREN)
 
 

@@ -21,7 +21,7 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 
 
 def read_file(path: str) -> bytes:
-    """The file's bytes; empty where there is none (any more) or it may not be read."""
+    """Read a file's bytes; empty if it does not exist or may not be read."""
     descriptor = _libc.open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
     if descriptor < 0:
         return b""
@@ -61,7 +61,10 @@ class Stat(NamedTuple):
 
 
 def stat(folder: str) -> Stat | None:
-    """`folder` is `/proc/<pid>` or `/proc/<pid>/task/<tid>`; None when it is gone."""
+    """Read the figures of a process or thread; None if it has ended.
+
+    `folder` is `/proc/<pid>` or `/proc/<pid>/task/<tid>`.
+    """
     text = read_file(f"{folder}/stat")
     # The name in parentheses may hold blanks and parentheses itself.
     words = text[text.rfind(b")") + 2 :].split()
@@ -90,7 +93,7 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def runqueue_s(pid: int, thread: int) -> float | None:
-    """Seconds a thread was ready but had no CPU since it began (kernel: sched-stats.rst).
+    """Return the seconds that a thread was ready but had no CPU (kernel: sched-stats.rst).
 
     None when it is gone, and where the kernel keeps no account: it reports only zeros then.
     """
@@ -99,8 +102,11 @@ def runqueue_s(pid: int, thread: int) -> float | None:
 
 
 def counts_disk_waits() -> bool | None:
-    """Whether field 42 of a stat counts: since Linux 5.14 only where it was asked for
-    (accounting/delay-accounting.rst). None: an older kernel without this file."""
+    """Return whether the kernel counts disk waits, in field 42 of a stat; None if unknown.
+
+    Since Linux 5.14 it counts them only if asked to (accounting/delay-accounting.rst). Older
+    kernels do not tell.
+    """
     enabled = read_file("/proc/sys/kernel/task_delayacct").strip()
     return enabled == b"1" if enabled else None
 
@@ -117,7 +123,10 @@ def swapped_mib(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident memory, and of it what is neither file nor shared memory; zero for a zombie."""
+    """Return a process's resident and anonymous memory, in MiB; zero for a zombie.
+
+    Anonymous memory is resident memory without files and shared memory.
+    """
     words = read_file(f"/proc/{pid}/statm").split()
     if len(words) < 3:
         return 0.0, 0.0
@@ -126,12 +135,15 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 
 def command(pid: int) -> bytes:
-    """Command line of a process; each argument ends with a zero byte."""
+    """Return the command line of a process; each argument ends with a zero byte."""
     return read_file(f"/proc/{pid}/cmdline")
 
 
 def children(pid: int, threads: list[int]) -> list[int]:
-    """Processes that these threads of `pid` started or, as subreaper, inherited."""
+    """Return the child processes of these threads of `pid`.
+
+    Processes that `pid` inherited as subreaper are included.
+    """
     found: list[int] = []
     for thread in threads:
         found += map(int, read_file(f"/proc/{pid}/task/{thread}/children").split())
@@ -139,7 +151,7 @@ def children(pid: int, threads: list[int]) -> list[int]:
 
 
 def children_by_scan() -> Callable[[int, list[int]], list[int]]:
-    """The same as `children`, from one reading of every process on the machine: slow."""
+    """Return a function like `children`, from one slow reading of all processes."""
     by_parent: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         found = stat(f"/proc/{name}") if name.isdigit() else None
@@ -149,7 +161,7 @@ def children_by_scan() -> Callable[[int, list[int]], list[int]]:
 
 
 def context_switches(pid: int) -> tuple[int, int]:
-    """Voluntary and involuntary context switches of the process's living threads."""
+    """Count voluntary and involuntary context switches of the process's living threads."""
     voluntary = involuntary = 0
     for thread in thread_ids(pid):
         for line in read_file(f"/proc/{pid}/task/{thread}/status").splitlines():
@@ -161,7 +173,10 @@ def context_switches(pid: int) -> tuple[int, int]:
 
 
 def storage_bytes(pid: int) -> tuple[int, int] | None:
-    """Read from and written to storage, waited-for children included; None when not ours to see."""
+    """Return bytes read from and written to storage; None for another user's process.
+
+    Children that were waited for are included.
+    """
     values = dict(line.split(b": ") for line in read_file(f"/proc/{pid}/io").splitlines())
     if b"read_bytes" not in values:
         return None
@@ -169,7 +184,7 @@ def storage_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def age_s(pid: int) -> float:
-    """Seconds since the process started, to one tick; 0 if it is gone.
+    """Return the seconds since the process started, to one clock tick; 0 if it has ended.
 
     psutil's create_time is off by up to a second: it adds a boot time in whole seconds.
     """

@@ -36,7 +36,7 @@ class Waits:
         return self._disks.total if self._disks_counted else self._disks.total or None
 
     def look(self, threads: Iterable[Thread]) -> None:
-        """Read the counters, unless the last reading cost too much to repeat so soon."""
+        """Read these threads' counters, unless the last reading is too recent for its cost."""
         if time.monotonic() < self._next_s:
             return
         begun_s = time.thread_time()  # what it costs, not how long it took among others
@@ -65,7 +65,7 @@ class Blocked:
         self._last_s: float | None = None
 
     def look(self, blocked: int, at_s: float) -> None:
-        """Count `blocked` processes for the whole time from the last reading to `at_s`."""
+        """Count `blocked` processes as waiting from the last reading until `at_s`."""
         if self._last_s is not None:
             self.total_s = (self.total_s or 0.0) + blocked * (at_s - self._last_s)
         self._last_s = at_s

@@ -27,7 +27,7 @@ class Core:
 
 
 def cores(cpus: Iterable[int], root: Path = ROOT) -> list[Core]:
-    """The cores of these CPUs, neighbours side by side: by NUMA node, socket and number.
+    """Group CPUs into cores, sorted by NUMA node, socket and number.
 
     A CPU whose siblings the kernel does not report is a core of its own.
     """
@@ -42,7 +42,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[Core]:
 
 
 def nodes_of(root: Path = ROOT) -> dict[int, int]:
-    """CPU -> NUMA node; empty if the kernel reports none."""
+    """Return the NUMA node of each CPU: CPU -> node; empty if the kernel reports none."""
     return {
         cpu: int(folder.name.removeprefix("node"))
         for folder in (root / NODES).glob("node[0-9]*")
@@ -51,14 +51,15 @@ def nodes_of(root: Path = ROOT) -> dict[int, int]:
 
 
 def nodes(cpus: Iterable[int], root: Path = ROOT) -> list[int] | None:
-    """The NUMA nodes of these CPUs; None if the kernel reports none."""
+    """Return the NUMA nodes of these CPUs; None if the kernel reports none."""
     known = nodes_of(root)
     return sorted({known[cpu] for cpu in cpus if cpu in known}) or None
 
 
 def spread(cpus: Sequence[int], number: int, root: Path = ROOT) -> list[int]:
-    """So many of the CPUs, on as many cores as there are; those of a core stand in a row, and cores
-    of one NUMA node side by side.
+    """Choose `number` CPUs on as many cores as possible; CPUs of a core are adjacent.
+
+    Cores of one NUMA node are adjacent, too.
 
     Cut into slices, none shares a core with another that need not. All of them where there are no
     more; a CPU whose siblings the kernel does not report is a core.

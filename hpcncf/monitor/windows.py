@@ -23,7 +23,7 @@ class Clock:
         return self._age_s + time.monotonic() - self._read_s
 
     def at(self, elapsed_s: float) -> str:
-        """The moment `elapsed_s` after the start, as ISO 8601 in UTC."""
+        """Return the time `elapsed_s` seconds after the process's start, in ISO 8601 and UTC."""
         return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
 
 
@@ -56,7 +56,7 @@ class Window:
 
     @property
     def others_s(self) -> float:
-        """CPU seconds of other processes; a negative difference is rounding to the 10 ms tick."""
+        """CPU seconds of other processes, at least 0."""
         return max(0.0, sum(self.busy_s) - self.tree_cpu_s)
 
 
@@ -83,7 +83,7 @@ AT_THE_END: Final = {"rss_mib", "memory_used_mib", "anonymous_mib", "memory_mib"
 
 
 def merge(first: W, second: W) -> W:
-    """Merge two adjacent windows; a sum is None if either part is."""
+    """Merge two adjacent windows into one; a sum is None if it is None in either."""
     names = [field.name for field in fields(first) if field.name not in AT_THE_END]
     sums = {name: _sum(getattr(first, name), getattr(second, name)) for name in names}
     if isinstance(first, Window):
@@ -110,7 +110,7 @@ class Windows:
         self._open: Window | None = None
 
     def add(self, window: Window) -> None:
-        """Append the next sampled stretch of time."""
+        """Append the figures of the next stretch of time."""
         self._open = merge(self._open, window) if self._open else window
         # Timers come late, never early: half a sample short still is a full window.
         if self._open.length_s >= self.width_s - window.length_s / 2:

@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 def build_batch(rows: BatchRows) -> Batch:
-    """Spread users and context over each positive's 1 + negatives instances, and label them."""
+    """Repeat user and context for each of a positive's instances, and label all instances."""
     users, items, context = rows
     each = items.shape[1]
     labels = torch.zeros(items.shape, device=items.device)
@@ -68,15 +68,21 @@ class Schedule:
         return -(-self.rows // self.batch)
 
     def positives(self, step: int) -> int:
-        """Over all ranks; fewer in an epoch's last step."""
+        """Number of positives of a step over all ranks; fewer in an epoch's last step."""
         return min(self.batch, self.rows - step * self.batch)
 
     def equal_steps_from(self, step: int) -> int:
-        """How many steps from this one on have as many positives; an epoch's last may have less."""
+        """Number of consecutive steps from this one on with equally many positives, at least 1.
+
+        Only an epoch's last step may have fewer positives.
+        """
         return max(1, self.rows // self.batch - step)
 
     def positions(self, step: int) -> tuple[int, int]:
-        """This rank's positions; empty if an epoch's last step has fewer positives than ranks."""
+        """First and end position in the epoch's order of this rank's positives of a step.
+
+        The range is empty if an epoch's last step has fewer positives than ranks.
+        """
         start = step * self.batch
         return sampling.rank_shard(start, start + self.positives(step), self.rank, self.world_size)
 
@@ -89,7 +95,7 @@ class EpochOrder:
         self._start, self._chunk = 0, np.empty(0, dtype=np.int64)
 
     def between(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The rows at these positions."""
+        """Training rows at positions `start` to `stop` (exclusive) of the epoch's order."""
         if start < self._start or stop > self._start + len(self._chunk):
             end = min(max(start + ORDER_CHUNK, stop), self._rows)
             self._chunk = sampling.epoch_rows(self._seed, self._epoch, start, end, self._rows)
@@ -111,7 +117,10 @@ class InstanceSource:
         self.suspected = partial(possible_positives, bounds, table)
 
     def gather(self, epoch: int, rows: NDArray[np.int64]) -> BatchRows:
-        """These rows with all their negatives at once."""
+        """Draw the negatives of training rows and return users, items and context.
+
+        Users are [n], items [n, 1 + negatives] with the positive first, context [n, columns].
+        """
         mine = self.train_rows.take(rows)  # whole: each is in one place of memory
         users = mine["user"].astype(np.int64)
         known = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
@@ -122,7 +131,10 @@ class InstanceSource:
 
 
 def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
-    """Raises HpcncfError if the models of this node's `ranks` do not fit into its memory."""
+    """Check that the models of this node's ranks fit into its memory.
+
+    Raises HpcncfError if they do not. Runs on GPUs are not checked.
+    """
     assert run.training is not None
     assert run.model is not None
     if run.training.device_for(run.resources) == "cuda":
@@ -151,8 +163,10 @@ Tensors = Sequence[Tensor]
 def copied_to_device(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
-    """The same tensors, in order, on the device, ready for its current stream. On a CPU, and with
-    loader `device`, they are there already."""
+    """Yield the batches on the device, in order, ready for its current stream.
+
+    On a CPU, and with loader `device`, they are there already and are returned as they are.
+    """
     if device.type == "cpu" or training.loader == "device":
         return batches
     if training.prefetch_to_device:
@@ -168,7 +182,7 @@ def _copy(batch: Tensors, training: Training, device: torch.device) -> Tensors:
 def _copy_ahead(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
-    """Copy the next batch while this one is computed."""
+    """Yield batches on the GPU, copying the next one while the current one is used."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def started() -> Tensors | None:
@@ -250,7 +264,9 @@ class Resident:
 
 
 def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most: int) -> Tensor:
-    """The nth (from 0) of the items that are not among positives[first : first + held], sorted.
+    """Return the nth item (from 0) that is missing in positives[first : first + held].
+
+    Those positives must be sorted.
 
     `most`: the largest `held`. The number of positives below the result is found bit by bit, from
     the highest; the number of rounds depends on no value of the device.
@@ -266,8 +282,11 @@ def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most
 def check_device_loader(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
-    """Raises HpcncfError if the data of this node's `ranks` certainly do not fit with `loader:
-    device`. On a CPU it copies none."""
+    """Check that the data of this node's ranks fit into GPU memory with `loader: device`.
+
+    Raises HpcncfError if they certainly do not. On a CPU nothing is copied, and nothing is
+    checked.
+    """
     if training.loader != "device" or device.type == "cpu":
         return
     free, _ = torch.cuda.mem_get_info(device)
@@ -282,8 +301,10 @@ def check_device_loader(
 
 
 def device_loader_bytes(data: Prepared, training: Training, schedule: Schedule) -> int:
-    """Lower bound of the bytes that one rank holds at once: the data, an epoch's order, and the
-    rows drawn from it."""
+    """Lower bound in bytes of one rank's GPU memory with `loader: device`.
+
+    It counts the data, an epoch's order, and the rows drawn from it at once.
+    """
     drawn = min(schedule.rows, max(schedule.batch, POSITIVES_AT_ONCE))
     row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
     whole = sum(each.nbytes for each in _arrays(data))

@@ -122,8 +122,9 @@ class CheckpointNotSaved(Exception):
 
 
 def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
-    """Write atomically and keep the previous checkpoint: a kill at any moment leaves a complete
-    one.
+    """Write a checkpoint atomically and keep the previous one.
+
+    A kill at any moment leaves a complete checkpoint.
 
     Raises CheckpointNotSaved, for example on a full disk.
     """
@@ -163,8 +164,7 @@ def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path, run: Run) -> Checkpoint:
-    """Raises UnusableCheckpoint, with the reason, if it is not a complete checkpoint of this
-    run."""
+    """Read a checkpoint of the run. Raises UnusableCheckpoint with the reason if it cannot."""
     try:
         if not path.is_file():  # reading a pipe would block
             raise UnusableCheckpoint("not a file")
@@ -204,6 +204,6 @@ def set_aside(path: Path) -> None:
 
 
 def checkpoint_paths(paths: RunPaths) -> Iterator[Path]:
-    """Newest first."""
+    """Yield the paths of the current and the previous checkpoint, which need not exist."""
     yield paths.checkpoint
     yield paths.previous_checkpoint

@@ -55,19 +55,27 @@ class Agreement:
     def __init__(
         self, world_size: int, device: torch.device, stop: Request, checkpoint_every_min: float
     ) -> None:
-        """`checkpoint_every_min` 0: no checkpoint is ever due."""
+        """Prepare the agreement of all ranks on stops and checkpoints.
+
+        `checkpoint_every_min` is the time in minutes after which the next checkpoint is due;
+        with 0 none is ever due.
+        """
         self._alone, self._device, self.stop = world_size == 1, device, stop
         self._checkpoint_every_s = checkpoint_every_min * 60
         self._saved_s = self._asked_s = time.perf_counter()
         self._every = self._left = 1
 
     def checkpoint_saved(self) -> None:
-        """Note that a checkpoint was written; all ranks call it after the same step."""
+        """Restart the time to the next checkpoint; all ranks call it after the same step."""
         self._saved_s = time.perf_counter()
 
     def after_step(self, last: bool) -> StepDecision | None:
-        """All ranks call it after the same steps. `last`: the last step of an epoch. None: go
-        on."""
+        """Agree with the other ranks whether to save or stop after this step; None: neither.
+
+        All ranks call it after the same steps. `last` tells that the step is the last of an
+        epoch. The ranks exchange their signals about every half second, and after the last
+        step.
+        """
         if self._alone:
             signum, due = self.stop.signum or 0, self._due()
             return StepDecision(signum) if signum or due else None
@@ -91,7 +99,9 @@ class Agreement:
 
 
 def steps_until_next(taken: int, passed_s: float) -> int:
-    """The number of steps that take half a second, judged by the last `taken` steps.
+    """Number of steps until the next exchange of signals, about half a second apart.
+
+    It is judged by the last `taken` steps, which took `passed_s` seconds.
 
     At most twice as many as before: after a burst of fast steps the ranks must still react soon.
     """
@@ -105,7 +115,7 @@ def seed_dropout(seed: int, epoch: int, rank: int) -> None:
 
 
 def rng_state(device: torch.device) -> Tensor:
-    """State of the generator, for `restore_rng`."""
+    """State of the device's random number generator, for `restore_rng`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.get_rng_state()
@@ -158,7 +168,10 @@ def join_group(place: Place, resources: Resources, training: Training, run_id: s
 
 
 def _store(place: Place, at: Meeting) -> TCPStore:
-    """Rank 0's store, which listens only on the address that leads to the other ranks."""
+    """Connect to the key-value store of rank 0, which rank 0 itself creates.
+
+    It listens only on the address that leads to the other ranks.
+    """
     if place.rank != 0:
         address = resolved(at.host)
         choose_interface(address)
@@ -191,7 +204,7 @@ def leave_group() -> None:
 
 
 def wait_for_ranks(place: Place) -> float:
-    """Returns the seconds waited."""
+    """Wait until all ranks arrive here; returns the seconds waited."""
     began = time.perf_counter()
     if place.world_size > 1:
         dist.barrier()
@@ -199,7 +212,7 @@ def wait_for_ranks(place: Place) -> float:
 
 
 def gather_objects(value: Any, place: Place) -> list[Any]:
-    """Every rank's value, by rank."""
+    """Collect a value from every rank; returns them in the order of the ranks."""
     if place.world_size == 1:
         return [value]
     values: list[Any] = [None] * place.world_size
@@ -208,15 +221,21 @@ def gather_objects(value: Any, place: Place) -> list[Any]:
 
 
 def usable_cores(mine: list[int], node: list[list[int]], quota: float | None) -> float:
-    """Cores that a rank can use: its CPUs `mine` divided by the ranks of `node`, itself included,
-    whose CPUs overlap with them; all ranks of the node share a quota."""
+    """Number of cores that a rank can use, a fraction if ranks share CPUs.
+
+    The rank's CPUs `mine` are divided by the number of ranks in `node` (itself included) whose
+    CPUs overlap with them. `quota` is the node's limit in cores, shared by all of its ranks.
+    """
     sharing = sum(1 for cpus in node if set(cpus) & set(mine))
     share = len(mine) / sharing
     return share if quota is None else min(share, quota / len(node))
 
 
 def choose_threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
-    """Intra-op threads of a rank. Raises HpcncfError if more are asked for than it has cores."""
+    """Choose a rank's number of intra-op threads.
+
+    Raises HpcncfError if the settings ask for more threads than the rank has cores.
+    """
     if asked == "auto":
         return max(1, min(cpus_per_task, int(usable)))
     if int(asked) > max(1.0, usable):
@@ -244,7 +263,10 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
 
 
 def describe_shared_cpus(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
-    """A warning if the ranks of a node are oversubscribed; `node` includes `mine`."""
+    """Warn if the ranks of a node have too few CPUs for `wanted` each; else None.
+
+    `mine` are the CPUs of this rank, `node` those of all ranks of the node, itself included.
+    """
     every = {cpu for cpus in node for cpu in cpus}
     if len(mine) < wanted or len(every) >= wanted * len(node):
         return None
@@ -256,13 +278,13 @@ def describe_shared_cpus(mine: list[int], node: list[list[int]], wanted: int) ->
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the kernels queued on a GPU, so that they count in the time measured."""
+    """Wait for all kernels queued on a GPU, so that timings include them."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def select_device(training: Training, resources: Resources, place: Place) -> torch.device:
-    """Raises HpcncfError if a GPU is asked for and torch sees none."""
+    """Select the device of this rank. Raises HpcncfError if it needs a GPU and there is none."""
     if training.device_for(resources) == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -276,8 +298,10 @@ def select_device(training: Training, resources: Resources, place: Place) -> tor
 
 
 def pin_rank(each: int, place: Place) -> None:
-    """Bind this rank to `each` cores. Memory needs no policy: the kernel puts a page on the NUMA
-    node of the CPU that writes it first.
+    """Bind this rank to `each` cores of its node.
+
+    Memory needs no policy: the kernel puts a page on the NUMA node of the CPU that writes it
+    first.
 
     Raises HpcncfError if there are too few cores, or no way to bind to them.
     """

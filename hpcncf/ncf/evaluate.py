@@ -39,9 +39,11 @@ MAX_SCORES = 2**22  # at once, if a test row has one for each item
 def rank_test_rows(
     model: NeuMF, data: Prepared, first: int, last: int, candidates: Candidates
 ) -> Iterator[Tensor]:
-    """For test rows `first` to `last`, in parts [n], int64: the number of candidates that do not
-    score strictly less than the held-out item. `full`: all items except the user's other training
-    items."""
+    """Yield, in parts [n] of int64, the held-out items' ranks in test rows `first` to `last`.
+
+    A rank is the number of candidates that do not score strictly less than the held-out item.
+    With `full`, candidates are all items except the user's other training items.
+    """
     scorer = Scorer(model)
     sampled = candidates == "sampled"
     if sampled:
@@ -63,7 +65,10 @@ def rank_test_rows(
 
 
 def _ahead_of_all(scores: Tensor, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
-    """[row, item]"""
+    """Mask [rows, items] of candidates that do not score less than the held-out item.
+
+    The user's training items and the held-out item itself are never marked.
+    """
     own = torch.from_numpy(data.test_items[rows].astype(np.int64)).to(scores.device)[:, None]
     ahead = ~(scores < scores.gather(1, own))
     bounds = data.positives_indptr
@@ -106,19 +111,21 @@ class Scorer:
             torch.mm(embeddings, of_item, out=self._halves[block])
 
     def row_parts(self, users: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """The share of a test row in layer 1 and in the MF products, the same for all
-        candidates."""
+        """Shares of test rows in layer 1 and in the MF products, equal for all candidates.
+
+        They are [rows, 1, width of the layer] and [rows, 1, width of the MF part].
+        """
         mlp, mf = (table(users.to(self.device)) for table in self._users)
         shared = torch.cat([mlp, context.to(mlp)], dim=1)
         return torch.addmm(self._bias, shared, self._of_shared)[:, None], _pad(mf)[:, None]
 
     def score_items(self, items: Tensor, half: Tensor, mf: Tensor) -> Tensor:
-        """Scores [rows, n] of items [rows, n]; rows a multiple of PAIRS."""
+        """Score items [rows, n] for their rows; rows must be a multiple of PAIR_MULTIPLE."""
         hidden, products = (_gather_rows(each, items) for each in (self._halves, self._mf_items))
         return self._scores(hidden.add_(half), products.mul_(mf))
 
     def score_all(self, half: Tensor, mf: Tensor) -> Tensor:
-        """Scores [rows, items]."""
+        """Score all items for each row; returns [rows, items]."""
         scores = half.new_empty(len(half), len(self._halves))
         for block in equal_blocks(len(self._halves), self.pairs_at_once // len(half)):
             hidden, products = self._halves[block] + half, self._mf_items[block] * mf
@@ -126,8 +133,10 @@ class Scorer:
         return scores[:, : self.items]
 
     def _scores(self, hidden: Tensor, products: Tensor) -> Tensor:
-        """Scores of pairs [rows, n] from layer 1 before its ReLU and the MF products; overwrites
-        both."""
+        """Compute scores [rows, n] from layer 1 before its ReLU and the MF products.
+
+        Both inputs are overwritten.
+        """
         shape = hidden.shape[:2]
         values = hidden.flatten(0, 1).relu_()
         for weight, bias in self._above:
@@ -137,15 +146,20 @@ class Scorer:
 
 
 def _gather_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """table[ids]. On a CPU numpy is a third faster, and evaluation spends most of its time here."""
+    """Return table[ids].
+
+    On a CPU numpy is a third faster than torch, and evaluation spends most of its time here.
+    """
     if table.device.type == "cpu":
         return torch.from_numpy(table.numpy().take(ids.numpy(), axis=0))
     return table.index_select(0, ids.reshape(-1).to(table.device)).view(*ids.shape, -1)
 
 
 def equal_blocks(count: int, most: int) -> Iterator[slice]:
-    """Split `count`, a multiple of PAIR_MULTIPLE, into blocks of one size, at most about `most`.
-    The last block may overlap the one before."""
+    """Yield slices of one size, at most about `most`, that cover `count`.
+
+    `count` must be a multiple of PAIR_MULTIPLE. The last slice may overlap the one before.
+    """
     number = -(-count // max(most, PAIR_MULTIPLE))
     size = -(-count // number)
     size += -size % PAIR_MULTIPLE
@@ -153,7 +167,10 @@ def equal_blocks(count: int, most: int) -> Iterator[slice]:
 
 
 def _pad(values: Tensor, rows: int = 1) -> Tensor:
-    """A copy padded with zeros: columns to a multiple of COLUMN_MULTIPLE, rows of `rows`."""
+    """Copy a tensor, padded with zeros to whole blocks.
+
+    Columns are padded to a multiple of COLUMN_MULTIPLE, rows of a matrix to one of `rows`.
+    """
     columns = -values.shape[-1] % COLUMN_MULTIPLE
     below = [0, -len(values) % rows] if values.dim() == 2 else []
     return pad(values.detach(), (0, columns, *below)).contiguous()
@@ -191,8 +208,12 @@ def evaluate(
     candidates: Candidates,
     report: Callable[[float], None] = lambda _: None,
 ) -> Quality:
-    """Quality over all test rows, which the ranks share. `full`: all items except the user's other
-    training items; `sampled`: the stored negatives. `report` is called with the share done."""
+    """Compute HR@10, NDCG@10 and MRR over all test rows, which the ranks share.
+
+    Candidates are the stored negatives (`sampled`) or all items except the user's other
+    training items (`full`). `report` is called with the share of this rank's rows that are
+    done.
+    """
     first, last = sampling.rank_shard(0, len(data.test_users), place.rank, place.world_size)
     ranks = torch.empty(last - first, dtype=torch.int64)
     done = 0
@@ -204,14 +225,16 @@ def evaluate(
 
 
 def count_pairs(data: Prepared, candidates: Candidates) -> int:
-    """Number of pairs that an evaluation scores, over all ranks: the candidates and the item of
-    each test row, or all items."""
+    """Number of user-item pairs that an evaluation scores, over all ranks.
+
+    For each test row these are its candidates and the held-out item, or all items.
+    """
     sampled = 1 + data.manifest.test_negatives
     return data.manifest.test_rows * (sampled if candidates == "sampled" else data.manifest.items)
 
 
 def _quality(ranks: Tensor, unseen: Tensor, place: Place, device: torch.device) -> Quality:
-    """The means over all ranks of the group."""
+    """Average the metrics of all ranks' test rows."""
     hit = ranks < CUTOFF
     gain = torch.where(hit, 1 / torch.log2(ranks.double() + 2), 0.0)
     parts = [hit, gain, 1 / (ranks.double() + 1), torch.ones_like(hit), hit & unseen, unseen]

@@ -107,7 +107,7 @@ class DataLoaderFetcher:
         return iter(self._loader)
 
     def _made(self) -> DataLoader[BatchRows]:
-        """One for all epochs, so that its workers may persist."""
+        """Build the DataLoader, one for all epochs so that its workers may persist."""
         training, workers = self._training, self._training.num_workers
         if workers:
             atexit.register(_end_workers)
@@ -127,8 +127,11 @@ class DataLoaderFetcher:
 
 
 def _end_workers() -> None:
-    """Kill the workers that remain when this process ends, as persistent ones do. On SIGTERM, which
-    Python would send them, they end only after `TERMINATION_GRACE_S`."""
+    """Kill the DataLoader workers that remain when this process ends.
+
+    Persistent workers do remain. On SIGTERM, which Python would send them, they would end only
+    after `TERMINATION_GRACE_S`.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a fault
     for each in multiprocessing.active_children():
         if each.daemon:
@@ -136,7 +139,7 @@ def _end_workers() -> None:
 
 
 def _quiet_worker(_: int) -> None:
-    """One thread, and no part in how its rank handles signals.
+    """Limit a DataLoader worker to one thread and keep it from reacting to signals.
 
     Slurm signals every process of a step: a rank that stops at its next step needs its worker
     until then. So SIGTERM, by which torch ends a worker that does not end by itself, ends it later.
@@ -148,8 +151,11 @@ def _quiet_worker(_: int) -> None:
 
 
 def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
-    """Raises HpcncfError if the workers of `ranks` ranks on this node would not fit there: they
-    would die by SIGBUS in the middle of an epoch."""
+    """Check that the DataLoader workers' batches fit into this node's /dev/shm.
+
+    Raises HpcncfError if those of `ranks` ranks do not: the workers would die by SIGBUS in the
+    middle of an epoch.
+    """
     if not Path(SHM).is_dir():
         return
     share = -(-schedule.batch // schedule.world_size)
@@ -184,7 +190,7 @@ class Loader:
         schedule: Schedule,
         device: torch.device = CPU,
     ) -> None:
-        """Loader `device` makes the batches on `device`; all others make them in host memory."""
+        """Prepare to load a rank's batches, on `device` with loader `device`, else on the host."""
         # On a CPU the data is there already.
         self._on_device = training.loader == "device" and device.type != "cpu"
         self._data, self._device = data, device
@@ -195,11 +201,11 @@ class Loader:
             _ = self.resident  # copied before the first step
 
     def epoch(self, epoch: int, steps: range) -> Iterator[Batch]:
-        """One batch for each of these steps of the epoch, empty if the rank has no row."""
+        """Yield one batch for each step of the epoch, empty if the rank has no row in it."""
         return map(build_batch, self.rows(epoch, steps))
 
     def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
-        """The same, with each positive's user and context once."""
+        """Yield the batches as `epoch` does, but with user and context once per positive."""
         if self._training.loader in ("per_sample", "batched"):
             return self._fetched(epoch, steps)
         if self._on_device:
@@ -208,7 +214,7 @@ class Loader:
 
     @cached_property
     def resident(self) -> Resident:
-        """This rank's data on the device; made when it is first used."""
+        """This rank's training data on the device, copied at first use."""
         return Resident(self._data, self._training, self._schedule, self._device)
 
     def _vectorized(self, epoch: int, steps: range) -> Iterator[BatchRows]:
@@ -229,7 +235,7 @@ class Loader:
 
     @cached_property
     def _fetcher(self) -> DataLoaderFetcher:
-        """One for all epochs, so that its workers may persist."""
+        """The DataLoader, one for all epochs so that its workers may persist."""
         return DataLoaderFetcher(self._source, self._training, self._schedule)
 
 
@@ -259,7 +265,7 @@ def measure_loader(
     seconds: float,
     device: torch.device = CPU,
 ) -> LoaderSpeed:
-    """Time the first batch of two epochs, then the batches of `seconds`, over any number of epochs.
+    """Measure the time to the first batch of two epochs, then the speed over `seconds`.
 
     The rank must have rows in every step.
     """
@@ -283,6 +289,6 @@ def measure_loader(
 
 
 def _now(device: torch.device) -> float:
-    """The time once all work queued on the device is done."""
+    """Current time in seconds, once all work queued on the device is done."""
     synchronize(device)
     return time.perf_counter()

@@ -28,7 +28,7 @@ class NeuMF(nn.Module):
             nn.init.normal_(table.weight, std=sizes.embedding_std if std is None else std)
 
     def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
-        """Logits [n] of users [n] with items [n] in context [n, columns]."""
+        """Compute logits [n] of users [n] and items [n] in context [n, columns]."""
         gmf = self.MF_Embedding_User(users) * self.MF_Embedding_Item(items)
         embedded = [self.MLP_Embedding_User(users), self.MLP_Embedding_Item(items), context]
         mlp = self.MLP_layers(torch.cat(embedded, dim=1))
@@ -36,7 +36,7 @@ class NeuMF(nn.Module):
         return logits.squeeze(1)
 
     def tables(self) -> list[nn.Embedding]:
-        """The embeddings, of which a step reads a few rows; the MF tables first."""
+        """List the embeddings: MF user, MF item, MLP user, MLP item."""
         return [
             self.MF_Embedding_User,
             self.MF_Embedding_Item,
@@ -45,7 +45,7 @@ class NeuMF(nn.Module):
         ]
 
     def layers(self) -> list[nn.Module]:
-        """The layers, of which a step uses every parameter."""
+        """List the dense modules, whose parameters are all used in every step."""
         return [self.MLP_layers, self.predict_layer]
 
 
@@ -60,7 +60,7 @@ def _mlp(inputs: int, sizes: Model) -> nn.Sequential:
 
 
 def initial_model(manifest: Manifest, sizes: Model, seed: int) -> NeuMF:
-    """The model before its first step: the same bits for the same seed. Seeds torch."""
+    """Build the untrained model; the same seed gives the same bits. Seeds torch."""
     torch.manual_seed(seed)
     return NeuMF(manifest.users, manifest.items, len(manifest.context_columns), sizes)
 
@@ -70,7 +70,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def model_sha256(model: nn.Module) -> str:
-    """Digest of all parameters' bytes, in the order of their names."""
+    """SHA-256 of the bytes of all parameters, in the order of their names."""
     digest = hashlib.sha256()
     for name, values in sorted(model.named_parameters()):
         digest.update(name.encode())

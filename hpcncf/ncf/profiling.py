@@ -44,8 +44,10 @@ def is_profiled(training: Training, place: Place) -> bool:
 def profiled(
     training: Training, place: Place, attempt: AttemptPaths, warn: Warn
 ) -> Iterator[AfterStep]:
-    """Yields a function to call after each step. Writes the profile on exit, and warns about its
-    influence on the run's figures, or why there is no profile.
+    """Profile the rank while the context lasts; yields a function to call after each step.
+
+    The profile is written on exit, with a warning about its influence on the run's figures, or
+    about why there is none.
 
     Raises HpcncfError if py-spy is asked for and is not installed.
     """
@@ -61,7 +63,10 @@ def profiled(
 
 @contextmanager
 def _traced(steps: int, path: Path, warn: Warn) -> Iterator[AfterStep]:
-    """Chrome's trace format, gzipped: for chrome://tracing or ui.perfetto.dev."""
+    """Trace `steps` training steps with torch's profiler; yields its step function.
+
+    The file is in Chrome's trace format, gzipped: for chrome://tracing or ui.perfetto.dev.
+    """
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -87,7 +92,10 @@ def _traced(steps: int, path: Path, warn: Warn) -> Iterator[AfterStep]:
 
 @contextmanager
 def _sampled(training: Training, path: Path, warn: Warn) -> Iterator[None]:
-    """Run py-spy next to the rank, which permits it to trace, so that it needs no privileges."""
+    """Run py-spy next to the rank while the context lasts, and write its flame graph.
+
+    The rank permits to be traced, so that py-spy needs no privileges.
+    """
     _permit_tracing()
     command = [find_py_spy(), "record", "--pid", str(os.getpid()), "--format", "flamegraph"]
     command += ["--output", str(path), "--rate", str(training.profile_rate), "--threads"]
@@ -124,7 +132,7 @@ def _ended(sampler: subprocess.Popen[bytes]) -> str:
 
 
 def find_py_spy() -> str:
-    """py-spy beside this Python, or on PATH."""
+    """Return the path of py-spy beside this Python or on PATH. Raises HpcncfError if missing."""
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     found = shutil.which("py-spy", path=places)
     if found is None:

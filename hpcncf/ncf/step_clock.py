@@ -17,7 +17,7 @@ PHASE_NAMES = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 
 
 def count_warmup_steps(steps: int) -> int:
-    """Steps at the start that are not counted: 20, but no more than a tenth of all."""
+    """Number of first steps left out of the figures: 20, at most a tenth of all."""
     return min(20, steps // 10)
 
 
@@ -52,22 +52,25 @@ class StepClock:
         return sum(self._seconds)
 
     def start(self) -> None:
-        """The next lap begins now: before an epoch's first step."""
+        """Start the first lap; called before an epoch's first step."""
         self._at = time.perf_counter()
 
     def lap(self, phase: str, until: float | None = None) -> float:
-        """Give the time since the last lap to `phase`; returns it."""
+        """Add the seconds since the last lap to `phase` and return them.
+
+        With `until` the lap ends at that time instead of now.
+        """
         now = time.perf_counter() if until is None else until
         passed, self._at = now - self._at, now
         self._step[phase] += passed
         return passed
 
     def sent(self, size: int) -> None:
-        """Count a message of `size` bytes that went to the other ranks in this step."""
+        """Count a message of `size` bytes that this step sent to the other ranks."""
         self._sent.append(size)
 
     def end_step(self, instances: int) -> None:
-        """Close the step at its last lap."""
+        """Close the current step, whose time is the sum of its laps."""
         seconds = sum(self._step.values())
         self._seconds.append(seconds)
         if self.steps > self.warmup_steps:
@@ -84,14 +87,20 @@ class StepClock:
         return Phases(**{f"{phase}_s": value for phase, value in self._totals.items()})
 
     def batches(self) -> Batches:
-        """At most `ENTRIES` sums; fewer than `every` steps that remain at the end are left out."""
+        """Durations in seconds of equal groups of steps, at most MAX_ENTRIES, and the pauses.
+
+        Steps after the last whole group are left out.
+        """
         every = max(1, -(-self._planned // MAX_ENTRIES))
         whole = self.steps - self.steps % every
         sums = [sum(self._seconds[at : at + every]) for at in range(0, whole, every)]
         return Batches(every=every, seconds=sums, pauses=self._pauses())
 
     def _pauses(self) -> list[dict[str, float]]:
-        """Counted steps over ten times the median and over 50 ms; of more than 200, the longest."""
+        """Find the counted steps that took over ten times the median and over 50 ms.
+
+        Of more than 200 such steps the longest are kept. Each has its epoch, step and seconds.
+        """
         counted = range(self.warmup_steps, self.steps)
         if not counted:
             return []

@@ -35,7 +35,10 @@ class Transport:
     """
 
     def __init__(self, capacity: int, sent: Callable[[int], None]) -> None:
-        """`sent` is called with the bytes of each message of this rank."""
+        """Allocate the buffers of messages up to `capacity` bytes.
+
+        `sent` is called with the size in bytes of each message of this rank.
+        """
         self.name = str(dist.get_backend())
         self._capacity, self._sent = capacity, sent
         self._ranks = dist.get_world_size()
@@ -46,12 +49,13 @@ class Transport:
         self._received = [aligned_zeros(self._ranks * self._padded) for _ in range(2)]
 
     def slot(self) -> Bytes:
-        """The buffer for this rank's next message, `capacity` bytes, 64-byte aligned."""
+        """Buffer for this rank's next message, `capacity` bytes, 64-byte aligned."""
         return self._mine[: self._capacity]
 
     def exchange(self, size: int) -> Sequence[Bytes]:
-        """Send the first `size` bytes of the slot, wait for the other ranks, return all messages by
-        rank. A result is valid until the exchange after the next.
+        """Send the first `size` bytes of the slot and return the messages of all ranks, by rank.
+
+        It waits for the other ranks. A result is valid until the exchange after the next.
 
         Raises torch's RuntimeError if a rank is gone: gloo names an address, not a rank.
         """
@@ -74,7 +78,10 @@ ID = np.dtype(np.int64)
 
 
 def row_message_capacity(model: NeuMF, schedule: Schedule, negatives: int) -> int:
-    """Bytes of the longest message: as many rows as the largest shard can read."""
+    """Size in bytes of the longest message of engine rowwise.
+
+    It has as many rows as the largest shard of a step can read.
+    """
     largest = -(-min(schedule.batch, schedule.rows) // schedule.world_size)
     width = sum(table.embedding_dim for table in model.tables()[::2])
     layers = sum(each.numel() for part in model.layers() for each in part.parameters())
@@ -90,12 +97,15 @@ class RowExchange:
     """
 
     def __init__(self, transport: Transport, layers: int, width: int) -> None:
-        """`layers`: values in the gradient of the dense layers; `width`: values in a row."""
+        """Exchange `layers` values of the dense layers and rows of `width` values."""
         self._transport, self._layers, self._width = transport, layers, width
 
     def summed(self, layers: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum `layers` over all ranks in place, and the gradients `rows` [n, width] of the distinct
-        `ids` [n]. Returns the union of the ids, ascending, and its gradients."""
+        """Sum the gradients of all ranks, in place for `layers`; returns row ids and gradients.
+
+        `rows` [n, width] are this rank's gradients of the distinct `ids` [n]. The returned ids
+        are the union of all ranks', ascending, with their summed gradients.
+        """
         parts: list[NDArray[Any]] = [each.numpy() for each in (ids, layers, rows)]
         size, slot = sum(part.nbytes for part in parts), self._transport.slot()
         for part, place in zip(parts, self._views(slot[:size], parts[1].dtype), strict=True):
@@ -113,7 +123,10 @@ class RowExchange:
         return union, total
 
     def _read(self, message: Bytes, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, layers, rows, of the type of `like`."""
+        """Split a message into ids [n], gradient of the layers, and rows' gradients [n, width].
+
+        The gradients have the type of `like`.
+        """
         dtype = np.dtype(str(like.dtype).removeprefix("torch."))
         ids, layers, rows = map(torch.from_numpy, self._views(message, dtype))
         return ids, layers, rows

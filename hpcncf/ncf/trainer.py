@@ -66,8 +66,10 @@ from hpcncf.records.schema import Epoch, Sync, TrainingRecord
 def newest_checkpoint(
     paths: RunPaths, run: Run, place: Place
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that all ranks can read, and warnings about newer ones that they
-    cannot."""
+    """Load the newest checkpoint that all ranks can read; None if there is none.
+
+    Also returns warnings about newer checkpoints that could not be used.
+    """
     warnings = list[str]()
     for path in checkpoint_paths(paths):
         exists, found, problem = path.exists(), None, "not all ranks can read the same"
@@ -94,8 +96,10 @@ MAX_POSITIVES_SAMPLED: Final = 4_096
 
 
 def mean_rows_per_step(data: Prepared, training: Training, schedule: Schedule) -> float | None:
-    """Mean number of distinct users and items that a step of this rank reads, over steps spread
-    over the first epoch. None if the rank has no row in any of them.
+    """Mean number of distinct users and items that a step of this rank reads.
+
+    It is taken over steps spread over the first epoch, and is None if the rank has no row in
+    any of them.
 
     If a step has more positives than `MAX_POSITIVES_SAMPLED`, one whole step is counted.
     """
@@ -111,7 +115,10 @@ def mean_rows_per_step(data: Prepared, training: Training, schedule: Schedule) -
 
 
 def _sampled_steps(schedule: Schedule) -> range:
-    """Whole steps only: an epoch's last step has fewer positives."""
+    """Select whole steps spread evenly over the first epoch, at most MAX_STEPS_SAMPLED.
+
+    An epoch's last step is left out if it has fewer positives.
+    """
     whole = max(1, schedule.rows // schedule.batch)
     most = MAX_POSITIVES_SAMPLED * schedule.world_size // schedule.batch
     return range(0, whole, -(-whole // max(1, min(MAX_STEPS_SAMPLED, whole, most))))
@@ -120,7 +127,7 @@ def _sampled_steps(schedule: Schedule) -> range:
 def _check_runnable(
     run: Run, data: Prepared, schedule: Schedule, device: torch.device, ranks_here: int
 ) -> None:
-    """Raises HpcncfError if the run cannot train on this machine or from these data."""
+    """Check that the run can train here and from these data. Raises HpcncfError if not."""
     assert run.training is not None
     if run.training.evaluation != "none" and not data.manifest.test_rows:
         raise HpcncfError(
@@ -210,13 +217,16 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run, earlier attempts included."""
+        """Number of steps of the whole run, including those of earlier attempts."""
         all_epochs = self.training.epochs * self.schedule.steps
         return min(all_epochs, self.training.max_steps or all_epochs)
 
     def train(self) -> None:
-        """Train from the checkpoint to the end. Raises HpcncfError if training diverges, and
-        Stopped, after writing a checkpoint, if the ranks agreed to stop."""
+        """Train from the last checkpoint to the end.
+
+        Raises HpcncfError if training diverges, and Stopped, after writing a checkpoint, if the
+        ranks agreed to stop.
+        """
         self.startup_s = procfs.age_s(os.getpid())
         with self.stop.doing("deferred"):
             for epoch in range(len(self.epochs), -(-self.total_steps // self.schedule.steps)):
@@ -318,7 +328,10 @@ class Trainer:
         self.waiting_s += time.perf_counter() - began
 
     def _equal_steps(self, step: int, steps: int) -> int:
-        """The number of equal steps from this one on that need no other rank and no other work."""
+        """Number of steps from this one on that may be taken in a single call, at least 1.
+
+        They are of equal size, and neither logging nor the profiler needs to see single ones.
+        """
         if self.training.profile == "torch":
             return 1  # the profiler sees single steps
         alike = min(steps - step, self.schedule.equal_steps_from(step))
@@ -327,12 +340,14 @@ class Trainer:
         return alike
 
     def _instances_of(self, step: int) -> int:
-        """Instances of a step over all ranks."""
+        """Number of instances of a step over all ranks."""
         return self.schedule.positives(step) * (1 + self.training.negatives)
 
     def _evaluate(self, epoch: int, steps: int) -> dict[str, float]:
-        """The fields of the epoch's record. If stopped, saves first: only the evaluation is
-        repeated."""
+        """Evaluate the model; returns the evaluation's fields of the epoch's record.
+
+        If it is stopped, a checkpoint is saved first, so that only the evaluation is repeated.
+        """
         candidates = self.training.evaluation
         if candidates == "none":
             return {"evaluation_s": 0.0}
@@ -360,7 +375,10 @@ class Trainer:
         return {"evaluation_s": took_s, "evaluation_pairs": scored, **vars(quality)}
 
     def _save_mid_epoch(self, epoch: int, agreed: StepDecision) -> None:
-        """Save in mid-epoch, and stop if agreed. All ranks call it after the same step."""
+        """Save a checkpoint within an epoch, and raise Stopped if the ranks agreed to stop.
+
+        All ranks call it after the same step.
+        """
         with self.stop.doing("undisturbed"):
             self.partial_epoch.losses = gather_objects(float(self.engine.loss), self.place)
             if self._drops_out:
@@ -374,7 +392,7 @@ class Trainer:
         self.clock.start()
 
     def _save(self, epoch: int) -> float:
-        """Rank 0 writes the state that all ranks share. Returns the seconds it took."""
+        """Write a checkpoint on rank 0; returns the seconds it took, 0 on other ranks."""
         self.agreement.checkpoint_saved()
         if self.place.rank != 0:
             return 0.0
@@ -398,7 +416,10 @@ class Trainer:
         return took_s
 
     def record(self) -> TrainingRecord:
-        """The record of this attempt on this rank; `epochs` includes those of earlier attempts."""
+        """Build the record of this attempt on this rank.
+
+        `epochs` includes the epochs of earlier attempts.
+        """
         clock, training, manifest = self.clock, self.training, self.data.manifest
         several, backend = self.place.world_size > 1, training.backend_for(self.run.resources)
         phases = clock.phases()

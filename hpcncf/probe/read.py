@@ -56,7 +56,9 @@ NAMES: Final = {
 
 
 def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
-    """The profiles of the processes that did the work, by rank; and what could not be read.
+    """Read the profiles of the processes that did the work; also return reading problems.
+
+    Profiles are in the order of ranks.
 
     Processes that took steps, else the ones that used most CPU time: a launcher or a shell of
     Python around them has nothing to explain. Of DataLoader workers, one for each rank.
@@ -86,7 +88,7 @@ def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
 
 
 def take_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
-    """As `read_profiles`, for the record; then the files are deleted."""
+    """Read the profiles as `read_profiles` does, then delete the files if all were readable."""
     if not folder.is_dir():
         return [], []
     profiles, problems = read_profiles(folder)
@@ -96,7 +98,10 @@ def take_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
 
 
 def shares_so_far(profiles: Sequence[ProgramProfile]) -> tuple[int, dict[str, float]]:
-    """Steps, and phase -> share of the time, of the first rank that steps; a program at work."""
+    """Return the steps and phase -> share of the time, of the first rank that takes steps.
+
+    The program may still be running. Without such a rank, it returns 0 and an empty dictionary.
+    """
     for each in profiles:
         if each.steps and each.seconds > 0:
             shares = {name: part.seconds / each.seconds for name, part in each.phases.items()}
@@ -105,7 +110,10 @@ def shares_so_far(profiles: Sequence[ProgramProfile]) -> tuple[int, dict[str, fl
 
 
 def profile(raw: Mapping[str, Any]) -> ProgramProfile:
-    """One process. Raises KeyError, TypeError or ValueError if the file is not the probe's."""
+    """Build the profile of one process from its raw data.
+
+    Raises KeyError, TypeError or ValueError if the file is not the probe's.
+    """
     steps = raw["steps"] or 0
     start_up = raw["start_up"] or {}
     rank, ranks = raw["rank"] or (0, 1)
@@ -201,7 +209,10 @@ def _moved(raw: Mapping[str, Any]) -> float | None:
 
 
 def _moving(raw: Mapping[str, Any], role: _Roles) -> dict[str, float]:
-    """Phase -> share of looks between which the training thread went on to another instruction."""
+    """Compute how often the training thread moved between samples: phase -> share.
+
+    The share is that of pairs of samples between which the thread reached another instruction.
+    """
     looks: dict[str, int] = defaultdict(int)
     moved: dict[str, int] = defaultdict(int)
     for phase, doing, pairs, went_on in raw.get("moves_in", []):
@@ -238,7 +249,7 @@ def _threads_given(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _with_calls(
     lines: Iterable[SourceLine], calls: Iterable[Sequence[Any]], role: _Roles
 ) -> list[SourceLine]:
-    """Each line with the library's function that it called for most of its own time."""
+    """Add to each line the library function in which most of its own time was spent."""
     lines = list(lines)
     spent: dict[tuple[Any, ...], float] = defaultdict(float)
     whole: dict[str, float] = defaultdict(float)
@@ -259,7 +270,7 @@ def _with_calls(
 
 
 class _Roles:
-    """Which phase of the profile a phase of the probe belongs to."""
+    """Assigns each phase of the probe to a phase of the profile."""
 
     def __init__(self, raw: Mapping[str, Any], steps: int) -> None:
         self._steps = steps
@@ -291,7 +302,7 @@ class _Roles:
         self.loaders = list(grouped.values())
 
     def of(self, phase: str, doing: str) -> str:
-        """`doing`: what a sample saw, `forward` or `import`."""
+        """Return the phase of the profile. `doing` is what a sample saw: `forward` or `import`."""
         kind, _, number = phase.partition(":")
         at = int(number) if number.isdigit() else None
         if kind in ("input", "rest") and at is not None and self._evaluates[at]:
@@ -304,7 +315,7 @@ class _Roles:
 
 
 def _weights(stacks: Iterable[Sequence[Any]], role: _Roles) -> dict[str, dict[str, float]]:
-    """Phase of the probe -> phase of the profile -> sampled seconds."""
+    """Sum the sampled seconds: phase of the probe -> phase of the profile -> seconds."""
     weights: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for phase, doing, _, _, seconds in stacks:
         weights[phase][role.of(phase, doing)] += seconds
@@ -314,7 +325,10 @@ def _weights(stacks: Iterable[Sequence[Any]], role: _Roles) -> dict[str, dict[st
 def _phases(
     raw: Mapping[str, Any], role: _Roles, weights: Mapping[str, Mapping[str, float]]
 ) -> tuple[dict[str, ProgramPhase], float]:
-    """The phases; and the share of the backward pass that is the ranks' exchange."""
+    """Build the profile's phases; also return the exchange's share of the backward pass.
+
+    The exchange is the ranks' wait for one another's gradients.
+    """
     seconds: dict[str, float] = defaultdict(float)
     waited: dict[str, float] = defaultdict(float)
     measured: dict[str, float] = defaultdict(float)
@@ -356,9 +370,11 @@ def _phases(
 
 
 def _figures(raw: Mapping[str, Any]) -> dict[str, tuple[float, float, float, int]]:
-    """Phase of the probe -> seconds, seconds that it waited, seconds of which that is known, times
-    entered. Steps that were not timed are in it: long ones as they were sampled, the rest as the
-    short ones that were timed."""
+    """Return for each phase of the probe: seconds, waited and measured seconds, and entries.
+
+    Measured seconds are those of which waiting is known. Steps that were not timed are
+    included: long ones as they were sampled, the rest as the short ones that were timed.
+    """
     timed = dict(raw["phases"])
     untimed, *_ = timed.pop("untimed", (0.0,))
     short, long = raw["short_steps"], raw["long_steps"]
@@ -385,7 +401,7 @@ def _figures(raw: Mapping[str, Any]) -> dict[str, tuple[float, float, float, int
 
 
 def _main_figures(raw: Mapping[str, Any]) -> tuple[float, float] | None:
-    """CPU seconds and run-queue seconds of the training thread."""
+    """Return the training thread's seconds on a CPU and in the run queue; None if unknown."""
     figures = raw["threads"].get(raw["main_thread"])
     if figures is None:
         return None
@@ -399,7 +415,7 @@ def _startup_runqueue(raw: Mapping[str, Any]) -> float:
 
 
 def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
-    """The user's lines of each phase, by their inclusive share; the smallest are left out."""
+    """Return the user's lines with their shares of each phase, without the smallest shares."""
     whole: dict[str, float] = defaultdict(float)
     inclusive: dict[tuple[str, str, int, str], float] = defaultdict(float)
     own: dict[tuple[str, str, int, str], float] = defaultdict(float)
@@ -438,7 +454,7 @@ def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
 
 
 def library_times(samples: Iterable[Sample]) -> list[LibraryTime]:
-    """The libraries' functions of each phase, by their share; the smallest are left out."""
+    """Return library functions with their shares of each phase, without the smallest shares."""
     whole: dict[str, float] = defaultdict(float)
     spent: dict[tuple[str, str], float] = defaultdict(float)
     for phase, _, library, seconds in samples:
@@ -453,8 +469,11 @@ def library_times(samples: Iterable[Sample]) -> list[LibraryTime]:
 
 
 def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
-    """Python threads other than the training thread, the busiest first; those that ended count as
-    one, with what CPU time nobody else used: a pool may start new ones in each step."""
+    """Return Python threads other than the training thread, the busiest first.
+
+    Those that ended count as one, with the CPU time that no other thread used: a pool may start
+    new threads in each step.
+    """
     places: dict[str | None, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
     # The system gives a thread's identity to a later one.
     lasting = raw["threads"].keys() - set(raw.get("reused", ()))
@@ -502,7 +521,10 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
 
 
 def _worker_busy(raw: Mapping[str, Any]) -> float | None:
-    """A worker without work waits in its queue: a sample without a line of the user's."""
+    """Return the share of time in which a DataLoader worker was busy; None without samples.
+
+    A worker without work waits in its queue: a sample without a line of the user's.
+    """
     whole = sum(seconds for *_, seconds in raw["stacks"])
     idle = sum(
         seconds
@@ -513,7 +535,7 @@ def _worker_busy(raw: Mapping[str, Any]) -> float | None:
 
 
 def _starts(stack: Iterable[Sequence[Any]]) -> bool:
-    """Whether a spawned worker still imports its program: its loop is looked at from inside."""
+    """Return whether a stack is that of a spawned worker which still imports its program."""
     return any(function == "<module>" for *_, function in stack)
 
 

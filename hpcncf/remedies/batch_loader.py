@@ -101,7 +101,7 @@ class BatchLoader(IterableDataset[Any]):
         return map(self._made, batches[worker.id :: worker.num_workers])
 
     def _batches(self, generator: torch.Generator | None) -> Iterator[Any]:
-        """Rows of each batch: a slice, or int64 [rows]."""
+        """Yield the rows of each batch, as a slice or as an int64 tensor [rows]."""
         order = self._rows
         if self.sampler is not None:
             order = torch.as_tensor(list(self.sampler), dtype=torch.int64)
@@ -169,7 +169,7 @@ class BatchLoader(IterableDataset[Any]):
 
 
 def _columns(data: Sequence[Any]) -> tuple[list[Tensor] | None, Tensor | None]:
-    """Tensors of a data set (None for a user's own class), and the rows of a Subset."""
+    """Return a data set's tensors (None for a user's own class), and a Subset's row numbers."""
     if not data:
         raise ValueError("expected tensors, or a data set")
     first, rows = data[0], None

@@ -36,20 +36,28 @@ has no exponent for are slow."""
 
 
 def bias_corrections(step: int) -> tuple[float, float]:
-    """a_t and e_t of step t; the first is 1."""
+    """Return Adam's bias corrections of a step: a_t of the step size, e_t of epsilon.
+
+    The update is p -= lr a_t m / (sqrt(v) + e_t).
+    """
     correction = math.sqrt(1 - BETA2**step)
     return correction / (1 - BETA1**step), EPS * correction
 
 
 def moment_ratios() -> Tensor:
-    """q_j = b1 / b2^((1 + j) / 2), by which term k + 1 of M_j is smaller than term k; float64."""
+    """Return the four ratios q_j of consecutive terms of the moments M_j, float64 [4].
+
+    q_j = b1 / b2^((1 + j) / 2).
+    """
     return BETA1 / BETA2 ** ((1 + torch.arange(4, dtype=torch.float64)) / 2)
 
 
 @cache
 def tail_moments() -> Tensor:
-    """S_j(s) [STEADY_FROM_STEP + 1, 4], the M_j of a row idle forever after step s, z in units of
-    eps."""
+    """Return the moments M_0..M_3 of rows idle forever, [STEADY_FROM_STEP + 1, 4].
+
+    Row s is for a row that is idle after step s; z is in units of eps.
+    """
     found = []
     for j, ratio in enumerate(moment_ratios().tolist()):
         size, eps = bias_corrections(STEADY_FROM_STEP + 1)
@@ -95,7 +103,9 @@ class IdleAdam:
 
 
 def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, b, p, q [n] of F(x) = (a x + b) / (x^2 + p x + q), from M_0..M_3 [n, 4], z in eps.
+    """Fit F(x) = (a x + b) / (x^2 + p x + q) to moments M_0..M_3 [n, 4]: a, b, p, q [n].
+
+    z is in units of eps.
 
     The denominator is the orthogonal polynomial whose roots are the quadrature's nodes, negated.
     """
@@ -116,7 +126,10 @@ def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def catch_up_stepwise(rows: Tensor, last: Tensor, now: int, lr: float) -> None:
-    """The same as `IdleAdam.catch_up`, step by step: exact, for the first steps of a training."""
+    """Move rows to step `now`, as `IdleAdam.catch_up`, but step by step and exactly.
+
+    It is meant for the first steps of a training.
+    """
     values, first, second = rows
     for step in range(1, now + 1):
         idle = (last < step)[:, None]

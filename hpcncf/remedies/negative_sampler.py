@@ -75,7 +75,9 @@ class NegativeSampler:
             self._bits[places[firsts] >> 3] = np.bitwise_or.reduceat(_bit(places), firsts)
 
     def __call__(self, users: Users, count: int = 1) -> Users:
-        """Draw items [users, count] that each user has no pair with; a tensor for a tensor.
+        """Draw `count` random items for each user that the user has no pair with, [users, count].
+
+        The result is a tensor if `users` is one, and a NumPy array otherwise.
 
         A user without a pair may get any item. Raises ValueError for a user who has all items.
         """
@@ -100,7 +102,7 @@ class NegativeSampler:
         return drawn
 
     def labelled(self, users: Tensor, items: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Pairs with `count` negatives each: users, items and labels [pairs * (1 + count)].
+        """Add `count` negatives to each pair: users, items and labels [pairs * (1 + count)].
 
         Labels are float32, 1 for the pairs that were given. They come first.
         """
@@ -111,7 +113,7 @@ class NegativeSampler:
         return everyone, torch.cat([items, negatives.reshape(-1).to(items.dtype)]), labels
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch, whose negatives depend only on the seed and its number."""
+        """Start an epoch; its negatives depend only on the seed and the epoch's number."""
         self.epoch, self._worker = int(epoch), None
         self._random = np.random.default_rng([self.seed, self.epoch])
 
@@ -122,13 +124,13 @@ class NegativeSampler:
             self._random = np.random.default_rng([self.seed, self.epoch, worker.seed])
 
     def _places(self, keys: Ints) -> Ints:
-        """Bit positions of pairs."""
+        """Return the bit positions of user-item pairs in the table of existing pairs."""
         if self._exact:
             return keys
         return (keys.astype(np.uint64) * MULTIPLIER >> self._shift).astype(np.int64)
 
     def _taken(self, keys: Ints) -> Ints:
-        """Positions in `keys` that hold an existing pair."""
+        """Return the positions in `keys` of pairs that exist already."""
         places = self._places(keys)
         found = np.flatnonzero(self._bits[places >> 3] & _bit(places))
         if self._exact or not len(found):
@@ -152,7 +154,7 @@ def _integers(values: Any, name: str) -> Ints:
 
 
 def _drawn_seed(generator: torch.Generator | None) -> int:
-    """Draw a seed in the way DataLoader does."""
+    """Draw a random seed from the generator, as DataLoader does."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 

@@ -16,7 +16,7 @@ EXPECTED: WeakKeyDictionary[DistributedDataParallel, list[bool]] = WeakKeyDictio
 
 
 def exchange_rows(model: DistributedDataParallel) -> None:
-    """Let DDP exchange gradients of tables by rows, also after its next forward pass.
+    """Let DDP exchange the gradients of embedding tables by rows.
 
     A communication hook gathers the rows of all ranks: nccl sums no sparse tensors, and gloo
     corrupts memory when it sums two of them at a time (torch 2.13).
@@ -37,14 +37,17 @@ def exchange_rows(model: DistributedDataParallel) -> None:
     own, state = model._comm_hooks[0] if model._comm_hooks else (allreduce_hook, group)
 
     def hook(_, bucket):  # type: ignore[no-untyped-def]
-        """The hook itself; torch inspects its annotations and rejects strings, so it has none."""
+        """DDP's communication hook: average sparse gradients by rows, others as before.
+
+        It has no annotations, because torch inspects them and rejects strings.
+        """
         return mean_over_ranks(group, bucket) if bucket.buffer().is_sparse else own(state, bucket)
 
     dist._register_comm_hook(model.reducer, None, hook)  # type: ignore[attr-defined]
 
 
 def mean_over_ranks(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
-    """Communication hook of DDP: average a bucket's gradient by rows."""
+    """Average a bucket's sparse gradient over all ranks, for DDP's communication hook."""
     gradient = bucket.buffer()
     devices = [gradient.device] if gradient.is_cuda else []
     done: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
@@ -53,7 +56,7 @@ def mean_over_ranks(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Futu
 
 
 def mean_of_rows(group: dist.ProcessGroup, gradient: Tensor) -> Tensor:
-    """Mean of all ranks' sparse gradients, added in rank order so that all get the same bits."""
+    """Average the sparse gradients of all ranks, in rank order so that all get equal bits."""
     ids, values = gradient.indices()[0], gradient.values()
     ranks = dist.get_world_size(group)
     counts = gathered(group, ids.new_tensor([len(ids)]))
@@ -69,7 +72,7 @@ def mean_of_rows(group: dist.ProcessGroup, gradient: Tensor) -> Tensor:
 
 
 def gathered(group: dist.ProcessGroup, mine: Tensor) -> list[Tensor]:
-    """Tensors of one shape from all ranks."""
+    """Gather tensors of the same shape from all ranks, in rank order."""
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(found, mine, group=group)
     return found

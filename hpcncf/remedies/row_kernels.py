@@ -43,7 +43,9 @@ class _Step(Structure):
 
 
 def prefer_huge_pages(tensor: Tensor) -> Tensor:
-    """Ask Linux for large pages: with small ones nearly every row costs a walk of the page table.
+    """Ask Linux to hold a CPU tensor in huge pages; return the tensor.
+
+    With small pages, nearly every row costs a walk of the page table.
 
     Memory that was not touched yet comes in large pages at once; other memory is moved by and by.
     """
@@ -59,7 +61,7 @@ def prefer_huge_pages(tensor: Tensor) -> Tensor:
 
 @cache
 def library() -> Any:
-    """The compiled library with the row functions declared; None if this machine has no build."""
+    """Load the compiled library and declare its row functions; None if it was not built."""
     try:
         found = load_library()
         catch_up, step = found.hpcncf_catch_up_rows, found.hpcncf_step_gradient
@@ -98,7 +100,7 @@ class RowKernels:
         )
 
     def catch_up(self, ids: Tensor) -> None:
-        """Bring the rows `ids` int64 [n] up to date."""
+        """Bring the rows `ids` int64 [n] up to date, as if all missed steps had been taken."""
         self._rule.steps.describe_to(self._history)
         code = self._library.hpcncf_catch_up_rows(
             self._table, byref(self._history), ids.data_ptr(), len(ids), self._doubles
@@ -107,7 +109,7 @@ class RowKernels:
             raise IndexError(OUT_OF_RANGE)
 
     def step(self, ids: Tensor, gradient: Tensor) -> int:
-        """Apply Adam's step to the rows `ids` [n] and return how many distinct rows there are.
+        """Apply Adam's step to the rows `ids` [n]; return the number of distinct rows.
 
         Gradients [n, width] of equal ids are added. Afterwards the rows are up to date for the
         next step.

@@ -64,7 +64,7 @@ class IdleSteps:
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, series: bool, moves: bool) -> None:
-        """`series`: F depends on v, as Adam's does. `moves`: the first moment moves the values."""
+        """Begin without steps. `series`: F depends on v; `moves`: the first moment moves values."""
         self.dtype, self._device = dtype, device
         self.terms = TERMS[dtype][-1] if series else 0
         self._moments = self.terms + 1 if moves else 0
@@ -136,7 +136,7 @@ class IdleSteps:
         self.window = max(self.window, self.now - self._oldest)
 
     def describe_to(self, history: Any) -> None:
-        """Fill the structure that the compiled loops read."""
+        """Fill the C structure from which the compiled loops read the steps' records."""
         history.records = self._records.ctypes.data
         history.columns = self._records.shape[1]
         history.now, history.window = self.now, self.window
@@ -145,11 +145,11 @@ class IdleSteps:
         history.left_out, history.min_shrinkage = LEFT_OUT[self.dtype], MIN_SHRINKAGE[self.dtype]
 
     def records(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """One row per step, in host memory."""
+        """Return the records of all steps, one row per step, in host memory."""
         return self._records[: self.now + 1]
 
     def latest(self) -> Tensor:
-        """Record of the present step, in host memory."""
+        """Return the record of the present step, in host memory."""
         return torch.from_numpy(self._records[self.now].copy())
 
     def table(self) -> Tensor:
@@ -186,11 +186,14 @@ class Missed:
         return self._column(factor.masked_fill_(factor < MIN_SHRINKAGE[self._dtype], 0.0))
 
     def shift(self) -> Tensor:
-        """F of SGD with momentum."""
+        """Return the factor F [n, 1] of SGD with momentum, for the steps that the rows missed."""
         return self._column(self._records[:, COLUMNS] * self._all_kept)
 
     def slope(self, root: Tensor, first: Tensor) -> Tensor:
-        """F of Adam [n, width] at `root` = sqrt(v), of n > 0 rows with first moment `first`."""
+        """Return Adam's factor F [n, width] at `root` = sqrt(v), for the steps the rows missed.
+
+        `first` is the rows' first moment, and n > 0.
+        """
         for terms in TERMS[self._dtype]:
             reach = self._reach(terms)
             converges = float(reach.max()) <= 0
@@ -213,13 +216,13 @@ class Missed:
         return total
 
     def _reach(self, terms: int) -> Tensor:
-        """Smallest sqrt(v) [n] for which this number of terms suffices; float64."""
+        """Return the smallest sqrt(v) [n], float64, for which `terms` terms suffice."""
         whole, after = (self._records[:, COLUMNS + each] for each in (0, terms))
         ratio = (after / (whole * LEFT_OUT[self._dtype])).clamp_(min=0.0).pow_(1 / terms)
         return torch.where(whole > 0, (ratio - 1) * self._records[:, CENTRE], -1.0)
 
     def _sum_terms(self, at: Tensor, root: Tensor) -> Tensor:
-        """F at `root` [n] of the rows `at`, term by term."""
+        """Compute Adam's factor F term by term, at `root` [n] of the rows `at` [n]."""
         steps, (at, row) = self._steps, torch.unique(at, return_inverse=True)
         last, table = self._last.index_select(0, at), steps.table()
         most = min(steps.window, steps.now - int(last.min()))
@@ -253,17 +256,19 @@ class RowRule:
 
     @classmethod
     def describe(cls, group: Group) -> tuple[tuple[str, ...], bool]:
-        """State of the parameter's shape in torch's names and order, and whether a row without a
-        gradient moves, or its moments do."""
+        """Return the names of the optimizer's state of the parameter's shape, in torch's order.
+
+        Also return whether a row without a gradient moves, or its moments do.
+        """
         raise NotImplementedError
 
     @classmethod
     def refusal(cls, group: Group) -> str | None:
-        """Reason why rows cannot be updated exactly, or None."""
+        """Return why rows cannot be updated exactly with this param_group; None if they can."""
         raise NotImplementedError
 
     def begin(self, group: Group, step: int) -> None:
-        """Read the rates of the coming step, counted from 1."""
+        """Read the learning rate and other rates for the coming step, counted from 1."""
         raise NotImplementedError
 
     def advance(self) -> None:
@@ -275,7 +280,7 @@ class RowRule:
         raise NotImplementedError
 
     def catch_up(self, values: Tensor, moments: Sequence[Tensor], last: Tensor) -> None:
-        """Move rows that were last current at steps `last` [n] to the present, in place."""
+        """Move rows, in place, from their last steps `last` [n] to the present step."""
         missed = Missed(self.steps, last)
         values.mul_(missed.kept)
         if self.series:
@@ -288,8 +293,11 @@ class RowRule:
             moment.mul_(missed.first if fades else missed.second)
 
     def replay(self, values: Tensor, moments: Sequence[Tensor], last: Tensor) -> None:
-        """As `catch_up`, idle step after idle step in NumPy: slower by far, and independent of
-        the series and of compiled loops. What is left when `catch_up` fails."""
+        """Move rows as `catch_up` does, but step by step in NumPy.
+
+        It is much slower, but needs neither the series nor compiled loops: it is used when
+        `catch_up` fails.
+        """
         steps, since = self.steps, last.cpu().numpy()
         records, now = steps.records(), steps.now
         start, end = records[since], records[now]
@@ -486,7 +494,10 @@ RULES: tuple[tuple[type[torch.optim.Optimizer], type[RowRule]], ...] = (
 
 
 def find_rule(optimizer: torch.optim.Optimizer) -> type[RowRule] | None:
-    """The rule for an optimizer; None if its step is not one of torch's."""
+    """Return the rule that updates an optimizer's rows; None if no rule is known for it.
+
+    There is none for a class that overrides torch's `step`.
+    """
     step = inspect.unwrap(type(optimizer).step)
     for stock, rule in RULES:
         if isinstance(optimizer, stock):

@@ -68,7 +68,7 @@ class RowTable:
         self.adopt()
 
     def adopt(self) -> None:
-        """Start from the parameter and the optimizer's state as they are: no row waits."""
+        """Take over the parameter and the optimizer's state as they are, with all rows current."""
         with plainly():
             self.values = self.parameter.data
         kept = self.optimizer.state.get(self.parameter) or {}
@@ -103,7 +103,10 @@ class RowTable:
         self.optimizer.state[self.parameter].update(named)
 
     def _is_shown(self) -> bool:
-        """Whether the optimizer's state is as we left it: a program may clear or replace it."""
+        """Return whether the optimizer's state is the one stored here last.
+
+        A program may clear or replace it.
+        """
         state = self.optimizer.state[self.parameter]
         step = state.get("step")
         if step is not None and step.is_cpu and int(step) != self._step:
@@ -118,7 +121,7 @@ class RowTable:
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> None:
-        """Bring the rows `ids`, of any shape, up to date."""
+        """Bring the rows `ids`, of any shape, up to date before they are read."""
         self.hidden = False
         wrapper = DistributedDataParallel._active_ddp_module
         if wrapper is not None:
@@ -151,7 +154,7 @@ class RowTable:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring every row up to date."""
+        """Bring every row of the table up to date."""
         if self._is_current:
             return
         self.times_settled += 1
@@ -172,7 +175,9 @@ class RowTable:
         self._is_current = True
 
     def _fail(self, error: Exception) -> None:
-        """Bring all rows up to date in the plainest way: a remedy must not cost a model.
+        """Bring all rows up to date step by step, after the usual way raised `error`.
+
+        A remedy must not cost a model.
 
         The table goes back to torch with the next step. The present forward pass may already hold
         lookups whose gradients come as rows.
@@ -214,7 +219,7 @@ class RowTable:
 
     @torch.no_grad()
     def gradient(self) -> Tensor | None:
-        """The parameter's gradient as user code sees it."""
+        """Return the parameter's gradient as the user's code sees it; None without one."""
         slot = self.slot()
         if slot is None or not slot.is_sparse:
             return slot
@@ -226,7 +231,7 @@ class RowTable:
         return self._gradient
 
     def densify_gradient(self) -> Tensor:
-        """Make the gradient one of all rows."""
+        """Convert the parameter's gradient to one of all rows, and return it."""
         slot = self.slot()
         assert slot is not None
         if slot.is_sparse:
@@ -237,14 +242,14 @@ class RowTable:
     # -- the step
 
     def obstacle(self) -> str | None:
-        """Reason why the coming step cannot be taken by rows, or None."""
+        """Return why the coming step cannot be taken by rows; None if it can."""
         if self.rule.traits != self._make_rule.describe(self.group):
             return "the optimizer's settings changed which moments it has"
         return self._make_rule.refusal(self.group)
 
     @torch.no_grad()
     def step(self, scale: Tensor | None = None) -> None:
-        """Take the optimizer's step; the gradient is divided by `scale` first.
+        """Take the optimizer's step for this table; the gradient is first divided by `scale`.
 
         After an exception with `is_changed` False, all is as if the step had not begun.
         """
@@ -326,7 +331,7 @@ class RowTable:
             self._moments = []
 
     def make_state(self) -> None:
-        """Create the optimizer's state, which torch has even after a skipped step."""
+        """Create the optimizer's state for this table; torch has it even after a skipped step."""
         if not self._is_shown():
             self.settle()
             self.adopt()
@@ -348,7 +353,7 @@ class RowTable:
             self._find_kernels()
 
     def release(self) -> None:
-        """Give the table back to torch, as if it had never been taken."""
+        """Give the table back to torch's optimizer, in the state that torch would have left."""
         self.settle()
         if self.slot() is not None:
             self.densify_gradient()
@@ -362,7 +367,7 @@ class RowTable:
 
 
 def describe_error(error: Exception) -> str:
-    """Type of the exception and the first line of its text."""
+    """Describe an exception by its type and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -379,7 +384,7 @@ def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
 
 
 class _OfTable(Tensor):
-    """Tensor subclass whose torch calls go through `dispatch`."""
+    """Base of tensor subclasses whose torch calls are handled by `dispatch`."""
 
     _table: RowTable
 
@@ -423,7 +428,7 @@ class RowGradient(_OfTable):
 
     @staticmethod
     def of(slot: Tensor, table: RowTable) -> RowGradient:
-        """Gradient by rows that shares the memory of a coalesced sparse gradient."""
+        """Create a gradient by rows that shares the memory of a coalesced sparse gradient."""
         values = slot.detach()._values()
         found = values.as_subclass(RowGradient)
         found._table, found._slot, found._stored = table, slot, values
@@ -437,14 +442,14 @@ class RowGradient(_OfTable):
         return self._slot.detach().to_dense() if self._slot.is_sparse else self._slot
 
     def become(self, dense: Tensor) -> None:
-        """Turn into the given gradient of all rows for good."""
+        """Replace this gradient by `dense`, a gradient of all rows, from now on."""
         if self._table.slot() is self._slot:
             self._table.fill_slot(dense)
         self._slot = dense
 
 
 def plain(value: Any) -> Any:
-    """Plain torch tensor with the same memory as one of ours."""
+    """Convert a tensor of a table to a plain torch tensor that shares its memory."""
     if isinstance(value, RowGradient):
         return value._stored if value._slot.is_sparse else value._slot
     if isinstance(value, TableView):
@@ -461,7 +466,7 @@ def view_of(tensor: Tensor, table: RowTable) -> Tensor:
 
 
 def add_hook(tensor: Tensor, hook: Any) -> Any:
-    """Register a hook, which expects the gradient of all rows."""
+    """Register a gradient hook; the table is given back, since hooks expect all rows."""
     if not isinstance(tensor, RowwiseParameter):
         return NotImplemented
     tensor._table.give_back("a hook on its gradient expects that of all rows")
@@ -469,7 +474,7 @@ def add_hook(tensor: Tensor, hook: Any) -> Any:
 
 
 def copied(tensor: _OfTable) -> Tensor:
-    """Up-to-date copy that torch may modify freely."""
+    """Return an up-to-date copy of a table's tensor, which torch may modify freely."""
     if isinstance(tensor, RowGradient):
         return tensor.all_rows().clone()
     tensor._table.settle()
@@ -483,7 +488,7 @@ def copied(tensor: _OfTable) -> Tensor:
 
 
 def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `func` with up-to-date tables and with gradients in a form that it accepts."""
+    """Call a torch function with up-to-date tables, and gradients in a form that it accepts."""
     if torch._C._get_tracing_state() is not None and give_back_traced(tree_leaves((args, kwargs))):
         return func(*args, **kwargs)
     if (handler := HANDLERS.get(func)) is not None:
@@ -509,7 +514,7 @@ def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def give_back_traced(tensors: Iterable[Any]) -> bool:
-    """Give back the tables that a trace reads, and return whether there were any.
+    """Give back the tables among the inputs of a trace; return whether there were any.
 
     A compiled trace would read them without passing through here.
     """
@@ -530,7 +535,7 @@ dispatch_outside = torch._disable_dynamo(dispatch)  # type: ignore[attr-defined]
 
 
 def with_views(found: Any, tables: list[RowTable]) -> Any:
-    """Wrap results that share a table's memory as views of it."""
+    """Wrap result tensors that share a table's memory as views of the table."""
     if isinstance(found, tuple | list):
         return type(found)(with_views(each, tables) for each in found)
     if type(found) is not Tensor or (pointer := pointer_of(found)) is None:
@@ -547,7 +552,7 @@ def call_on_all_rows(
     kwargs: dict[str, Any],
     gradients: list[RowGradient],
 ) -> Any:
-    """Call `func` with gradients of all rows.
+    """Call a torch function with the gradients expanded to all rows.
 
     They stay dense if `func` modifies them or returns views.
     """
@@ -566,7 +571,7 @@ def call_on_all_rows(
 
 
 def pointer_of(value: Any) -> int | None:
-    """Address of the tensor's memory; None if it has no rows and columns or belongs to vmap."""
+    """Return the address of a tensor's memory; None for sparse tensors, or those of vmap."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return None
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
@@ -582,7 +587,10 @@ def is_in_place(func: Callable[..., Any]) -> bool:
 
 
 def call_on_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Apply `func` to the stored rows if zero rows would not change."""
+    """Apply a torch function to the stored rows only, if it leaves zero rows unchanged.
+
+    Otherwise it returns NotImplemented.
+    """
     if func in OF_SIZES:
         gradient = args[0]
         with plainly():
@@ -600,7 +608,7 @@ def always(*_: Any, **__: Any) -> bool:
 
 
 def by_scalar(_: Any, other: Any = None, **kwargs: Any) -> bool:
-    """Whether only the first argument has rows."""
+    """Return whether an operation's other operand is a scalar that leaves zero rows zero."""
     if isinstance(other, list | tuple):
         return all(by_scalar(None, each) for each in other)
     if kwargs or (isinstance(other, Tensor) and other.numel() != 1):
@@ -609,7 +617,7 @@ def by_scalar(_: Any, other: Any = None, **kwargs: Any) -> bool:
 
 
 def over_zero(_: Any, low: Any = None, high: Any = None, **kwargs: Any) -> bool:
-    """Whether a clamp leaves zero unchanged."""
+    """Return whether a clamp to [low, high] leaves zero unchanged."""
     low, high = kwargs.get("min", low), kwargs.get("max", high)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return False
@@ -734,12 +742,15 @@ def set_data(tensor: Tensor, data: Tensor) -> Any:
 
 
 def same_rows(gradient: Tensor) -> Any:
-    """Implement `data` and `detach`, which return the gradient itself."""
+    """Implement `data` and `detach` of a gradient by rows: return the gradient itself."""
     return gradient if isinstance(gradient, RowGradient) else NotImplemented
 
 
 def zero_rows(gradient: Any) -> Any:
-    """Zero the gradient by dropping its rows; otherwise rows of all batches would accumulate."""
+    """Set a gradient by rows to zero by dropping its rows.
+
+    Otherwise, the rows of all batches would accumulate.
+    """
     if not isinstance(gradient, RowGradient) or not gradient._slot.is_sparse:
         return NotImplemented
     table, slot = gradient._table, gradient._slot
@@ -802,7 +813,7 @@ def embed_bag(
 
 
 def rows_of(weight: Tensor, ids: Any) -> Any:
-    """Implement `weight[ids]` for a tensor of ids."""
+    """Implement `weight[ids]` of a row-wise parameter, for an integer tensor of ids."""
     if (
         not isinstance(weight, RowwiseParameter)
         or not isinstance(ids, Tensor)
@@ -818,7 +829,7 @@ def index_rows(input: Tensor, dim: int, index: Tensor) -> Any:
 
 
 def autograd_grad(*args: Any, **kwargs: Any) -> Any:
-    """Implement `torch.autograd.grad`, which returns the gradient of all rows."""
+    """Implement `torch.autograd.grad` so that it returns gradients of all rows."""
     with plainly():
         found = torch.autograd.grad(*args, **kwargs)
     return tuple(each.to_dense() if each is not None and each.is_sparse else each for each in found)

@@ -48,8 +48,10 @@ class Rowwise:
     """Tables of one optimizer that are updated by rows; `print` shows them."""
 
     def __init__(self, optimizer: Optimizer, most: float = 1.0) -> None:
-        """`most`: share of a table's rows that a step may read; a table of which it reads more is
-        given back after `STEPS_JUDGED` steps."""
+        """Begin without tables. `most`: largest share of a table's rows that steps may read.
+
+        A table of which they read more is given back after `STEPS_JUDGED` steps.
+        """
         self._most = most
         self.left: dict[str, str] = {}
         """Tables that torch's optimizer updates as before, and why."""
@@ -73,7 +75,7 @@ class Rowwise:
         return [name for name, table in self._tables.items() if table.failure is None]
 
     def settle(self) -> None:
-        """Bring every row up to date.
+        """Bring every row of all tables up to date.
 
         Only code outside of Python needs this: a NumPy array or a pointer that shares a table's
         memory.
@@ -116,7 +118,10 @@ class Rowwise:
             table.adopt()
 
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Update the tables inside torch's step, as its closure, after all step hooks."""
+        """Wrap the closure of torch's step so that it updates the tables by rows first.
+
+        The closure runs after all step hooks.
+        """
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
 
         def step_rows() -> Any:
@@ -128,7 +133,7 @@ class Rowwise:
 
     @torch.no_grad()
     def _step_rows(self) -> None:
-        """Update the rows and hide the tables' gradients from torch's own step."""
+        """Update the tables by rows, and hide their gradients from torch's own step."""
         optimizer, owners = self._optimizer, owners_of(self._optimizer)
         # A fused optimizer divides by GradScaler's factor itself.
         scale, found = (getattr(optimizer, each, None) for each in ("grad_scale", "found_inf"))
@@ -178,12 +183,12 @@ class Rowwise:
 
 
 def owners_of(optimizer: Optimizer) -> dict[int, Group]:
-    """The group of each parameter, by its id."""
+    """Return the param_group of each parameter: id of the parameter -> group."""
     return {id(each): group for group in optimizer.param_groups for each in group["params"]}
 
 
 def embeddings_of(model: nn.Module) -> list[Candidate]:
-    """Parameters that are the weight of an embedding, each under its first name."""
+    """Return the model's embedding weights, each under the first of its names."""
     found: dict[int, Candidate] = {}
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
@@ -202,7 +207,7 @@ def embeddings_of(model: nn.Module) -> list[Candidate]:
 def refusal(
     candidate: Candidate, optimizer: Optimizer, group: Group, rule: type[RowRule] | None
 ) -> str | None:
-    """Reason why the rows cannot be updated exactly and more cheaply, or None."""
+    """Return why updating a table by rows would not be exact or not be cheaper, or None."""
     parameter = candidate.parameter
     if rule is None:
         known = ", ".join(stock.__name__ for stock, _ in RULES)

@@ -44,13 +44,16 @@ class Account:
 
 
 def accounts(job_ids: Sequence[str], problems: list[str]) -> dict[str, list[Account]]:
-    """Query all starts of all steps of these jobs; errors go to `problems`."""
+    """Query sacct for all starts of the jobs' steps: job id -> accounts.
+
+    Errors are added to `problems`.
+    """
     options = ("--duplicates", "--noheader", "--parsable2", f"--format={FIELDS}")
     return parse_accounts(query_jobs(["sacct", *options], job_ids, problems, TIMES))
 
 
 def parse_accounts(text: str) -> dict[str, list[Account]]:
-    """The numbered steps in sacct's output, which are those that srun started."""
+    """Parse sacct's output into accounts of the numbered steps, which srun started."""
     accounts: dict[str, list[Account]] = defaultdict(list)
     for line in text.splitlines():
         cells = line.split("|")
@@ -72,7 +75,7 @@ def parse_accounts(text: str) -> dict[str, list[Account]]:
 
 
 def step_at(steps: Sequence[Account], moment: float) -> Account | None:
-    """The step that contains a process started at this moment: the last one begun by then."""
+    """Find the step in which a process started at this moment runs; None if there is none."""
     running = [
         step
         for step in steps
@@ -82,7 +85,10 @@ def step_at(steps: Sequence[Account], moment: float) -> Account | None:
 
 
 def mebibytes(text: str) -> float | None:
-    """sacct's `153364K`; None for 0, which sacct prints if it never sampled."""
+    """Convert sacct's memory, such as `153364K`, to MiB; None for 0.
+
+    sacct prints 0 for steps that it never sampled.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text)
     amount = float(match[1]) * _MIB[match[2]] if match else 0.0
     return amount or None
@@ -99,7 +105,7 @@ BESIDE_MIB: Final = 64.0
 
 
 def disagreements(ranks: Sequence[RankRecord], slurm: Account) -> list[str] | None:
-    """Sentences about figures that differ from the records; None if they cannot be compared."""
+    """Describe figures of sacct that differ from the records; None if not comparable."""
     if not ranks or slurm.elapsed_s < SHORTEST_S or slurm.cpu_s is None:
         return None
     differences = []

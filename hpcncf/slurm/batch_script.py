@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make the folder with mode 0700. Raises HpcncfError if others own it or may write to it.
+    """Create the folder with mode 0700; raises HpcncfError if others can write to it.
 
     Jobs execute what lies there. Folders above it may be open to a group that shares results: see
     `guard`.
@@ -59,7 +59,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def guard_line(folder: Path) -> str:
-    """A line of bash that ends the job at its start if the folder is not this user's.
+    """Return a line of bash that ends the job if another user owns the folder.
 
     Somebody with access to the results folder could have replaced it while the job waited, but
     cannot make a folder that this user owns.
@@ -72,7 +72,7 @@ def guard_line(folder: Path) -> str:
 def build_executor(
     folder: Path, job: JobSpec, site: Site, resources: Resources, sends: bool = True
 ) -> SlurmExecutor:
-    """submitit's executor for an array of runs with these resources; makes no folder.
+    """Build submitit's executor for an array of runs with these resources; creates no folder.
 
     Raises UsageError if a value of the site or the folder's name cannot be passed to Slurm, and
     RuntimeError if it `sends` and there is no Slurm.
@@ -98,7 +98,7 @@ def build_executor(
 
 
 def script_text(folder: Path, job: JobSpec, site: Site, resources: Resources, tasks: int) -> str:
-    """The exact script that sbatch gets for an array of this many tasks."""
+    """Return the exact script that sbatch receives for an array of this many tasks."""
     printing = build_executor(folder, job, site, resources, sends=False)
     if tasks > 1:  # one task is no array
         printing.parameters["map_count"] = tasks
@@ -129,7 +129,7 @@ class Source:
 def plain_script(
     job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE
 ) -> str:
-    """The script of one run, or of an array of runs with equal resources.
+    """Return the batch script of one run, or of an array of runs with equal resources.
 
     Raises UsageError for co-located runs.
     """
@@ -174,7 +174,7 @@ def _describe_alternatives(resources: Resources, source: Source) -> str:
 
 
 def directives(resources: Resources, site: Site, name: str, exclusive: bool = False) -> list[str]:
-    """The #SBATCH lines that request these resources, for a user's own script."""
+    """Return #SBATCH lines that request these resources, for a script of the user's own."""
     request = _with_slurm_names(parameters(resources, site, name, exclusive=exclusive))
     return _sbatch_lines(_flags(request))
 

@@ -111,7 +111,10 @@ MEASURES: Final[dict[str, str]] = {
 
 @cache  # thousands of elements wait for one reason
 def describe_reason(reason: str) -> str:
-    """`waiting for higher-priority jobs (Priority)`; an unknown reason as Slurm spells it."""
+    """Describe Slurm's reason for a pending job; unknown reasons are returned unchanged.
+
+    For example `waiting for higher-priority jobs (Priority)`.
+    """
     # "ReqNodeNotAvail, UnavailableNodes:node3" and "...,_UnavailableNodes:node3" name the nodes.
     plain, _, details = reason.partition(",")
     words = WORDS.get(reason) or WORDS.get(plain) or _describe_limit(plain)

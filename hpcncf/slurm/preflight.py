@@ -70,7 +70,7 @@ class Qos:
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """`scontrol --all --oneliner show partition`."""
+    """Parse the output of `scontrol --all --oneliner show partition`."""
     return [
         Partition(
             name=row["PartitionName"],
@@ -90,7 +90,7 @@ def parse_partitions(text: str) -> list[Partition]:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """`scontrol --all --oneliner show node`, without nodes that do not exist yet."""
+    """Parse the output of `scontrol --all --oneliner show node` into nodes."""
     return [
         Node(
             name=row["NodeName"],
@@ -106,13 +106,13 @@ def parse_nodes(text: str) -> list[Node]:
 
 
 def parse_gpus(gres: str) -> int:
-    """`gpu:a100:4(S:0-1),gpu:v100:2` are six."""
+    """Count the GPUs of a node's Gres: `gpu:a100:4(S:0-1),gpu:v100:2` has six."""
     numbers = re.findall(r"(?:^|,)gpu(?::[^,:()]+)??(?::(\d+))?(?=[,(]|$)", gres)
     return sum(int(number or 1) for number in numbers)
 
 
 def parse_qos(text: str) -> dict[str, Qos]:
-    """`sacctmgr --noheader --parsable2 show qos format=name,flags,maxwall`."""
+    """Parse the output of `sacctmgr show qos`, with name, flags and maxwall: name -> QOS."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     return {
         name.lower(): Qos(parse_minutes(wall), frozenset(flags.lower().split(",")))
@@ -121,14 +121,16 @@ def parse_qos(text: str) -> dict[str, Qos]:
 
 
 def parse_minutes(time: str) -> int | None:
-    """`1-12:00:00`, `05:00`, `UNLIMITED`: whole minutes, None without a limit."""
+    """Parse a time limit, such as `1-12:00:00`, in whole minutes; None for UNLIMITED."""
     limit_s = parse_duration(time)
     return None if limit_s is None else int(limit_s // 60)
 
 
 def _rows(text: str, first: str) -> Iterator[dict[str, str]]:
-    """The pairs of each line. The first of a key counts: values with spaces (an OS, a reason) may
-    contain text that looks like a later pair."""
+    """Yield each line's `key=value` pairs as a dictionary; the first value of a key counts.
+
+    Values with spaces (an OS, a reason) may contain text that looks like a later pair.
+    """
     for line in text.splitlines():
         if line.startswith(f"{first}="):
             pairs = (word.split("=", 1) for word in line.split() if "=" in word)
@@ -136,7 +138,7 @@ def _rows(text: str, first: str) -> Iterator[dict[str, str]]:
 
 
 def _number(row: dict[str, str], key: str) -> int | None:
-    """The number, or None for UNLIMITED."""
+    """Return the whole number under a key; None if it is missing or UNLIMITED."""
     text = row.get(key, "")
     return int(text) if text.isdigit() else None
 
@@ -163,7 +165,7 @@ class Capacity:
     """Reasons for missing answers."""
 
     def nodes_of(self, partition: Partition) -> list[Node]:
-        """The partition's nodes with as many CPUs and as much memory as it lets jobs use."""
+        """Return the partition's nodes, limited to the CPUs and memory that its jobs may use."""
         most_cpus, most_mib = partition.max_cpus_per_node, partition.max_mem_mib
         return [
             replace(
@@ -200,7 +202,10 @@ class Capacity:
 
 
 def _requested(site: Site, name: str) -> str | None:
-    """The requested partition, account, QOS or constraint; sbatch's variables override the site."""
+    """Return the partition, account, QOS or constraint that jobs request; None without one.
+
+    sbatch's environment variables override the site.
+    """
     value: str | None = os.environ.get(f"SBATCH_{name.upper()}") or getattr(site, name)
     return value
 
@@ -214,12 +219,12 @@ class Limits:
 
     @classmethod
     def query(cls, site: Site) -> Self:
-        """Ask Slurm. Unanswered questions are listed in `known.problems`."""
+        """Ask Slurm for the limits of the site; `known.problems` lists unanswered questions."""
         return cls(site, Capacity.query(site))
 
     @classmethod
     def unknown(cls, site: Site) -> Self:
-        """Limits that refuse nothing."""
+        """Return limits that refuse nothing, for sites whose limits are unknown."""
         return cls(site, Capacity())
 
     def notes(self) -> list[str]:
@@ -227,8 +232,10 @@ class Limits:
         return [f"not checked against the cluster's limits: {problems}"] if problems else []
 
     def refusal(self, resources: Resources) -> str | None:
-        """Why Slurm would refuse the resources or never start them, and what to change; else
-        None."""
+        """Return why Slurm would refuse or never start a job with these resources, or None.
+
+        The text says what to change.
+        """
         if self.known.partitions is None:
             return None
         names = [partition.name for partition in self.known.partitions]
@@ -262,7 +269,7 @@ class Limits:
         return "; ".join([*problems[0], *remedy])
 
     def _problems(self, wants: Resources, partition: Partition) -> Iterator[str]:
-        """Reasons why the request does not fit the partition, as far as is known."""
+        """Yield reasons why a request does not fit the partition, as far as is known."""
         name, nodes = f"partition {partition.name}", wants.nodes
         if partition.state in CLOSED:
             yield f"{name} {CLOSED[partition.state]}"
@@ -382,7 +389,7 @@ DISKS: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs")
 
 
 def unshared_folder_warning(folder: Path) -> str | None:
-    """Reason why compute nodes may not see the folder, or None."""
+    """Return a reason why compute nodes may not see the folder, or None."""
     place = folder.resolve()
     around = [
         mount

@@ -22,12 +22,15 @@ from hpcncf.slurm.states import NOT_OVER, STATES, JobState, state_of
 
 
 def array_ids(job_ids: Iterable[str]) -> list[str]:
-    """The jobs and arrays of these ids: one array id stands for thousands of elements."""
+    """Reduce job ids to ids of jobs and arrays: `66_2` and `66_3` become `66`."""
     return sorted({job_id.partition("_")[0] for job_id in job_ids})
 
 
 def expand_elements(job_id: str) -> list[str]:
-    """`66_[2-4,7%2]` -> 66_2, 66_3, 66_4, 66_7: elements that never started share a row."""
+    """Expand an id of array elements: `66_[2-4,7%2]` to 66_2, 66_3, 66_4 and 66_7.
+
+    squeue lists elements that have not started in one row.
+    """
     array = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
     if not array:
         return [job_id]
@@ -40,7 +43,10 @@ def expand_elements(job_id: str) -> list[str]:
 
 
 def parse_duration(text: str) -> float | None:
-    """`[DD-[HH:]]MM:SS[.mmm]`: `1-02:03:04`, `3:04`, `00:01.250`; None for UNLIMITED."""
+    """Parse Slurm's duration `[DD-[HH:]]MM:SS[.mmm]` in seconds; None for UNLIMITED.
+
+    Examples are `1-02:03:04`, `3:04` and `00:01.250`.
+    """
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if match is None:
         return None
@@ -49,7 +55,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """A time in this machine's zone; None if the text is no time."""
+    """Parse a time, and convert it to this machine's zone; None if the text is no time."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
@@ -72,7 +78,7 @@ NOTHING: Final = ("", "N/A", "Unknown", "None assigned", "None", "(null)")
 
 
 def read_squeue(text: str) -> dict[str, JobState]:
-    """State of each job in the output of SQUEUE."""
+    """Parse the output of the command SQUEUE: job id -> state."""
     states = {}
     for row in _rows(text, len(SQUEUE_FIELDS)):
         job_id, word, reason, starts, ends, used, node, status, restarts = row
@@ -95,7 +101,7 @@ def read_squeue(text: str) -> dict[str, JobState]:
 
 
 def _rows(text: str, width: int) -> Iterator[list[str]]:
-    """The cells of each line that begins with a job id; cells at its end may be missing.
+    """Yield the cells of each line that begins with a job id; missing cells are empty.
 
     Real clusters also print steps before their job, an array's bare number before its elements, and
     nothing at all for some seconds.
@@ -115,7 +121,7 @@ def _describe_end(word: str, code: int, by_signal: int) -> str:
 
 
 def read_sacct(text: str) -> dict[str, JobState]:
-    """State of each job in the output of SACCT.
+    """Parse the output of the command SACCT: job id -> state.
 
     A job with a step that ran out of memory may be FAILED or even COMPLETED, so steps are read too.
     """
@@ -145,7 +151,9 @@ def read_sacct(text: str) -> dict[str, JobState]:
 
 
 def merge_states(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str, JobState]:
-    """squeue is right about queued and running jobs; sacct knows more about ended ones, but late.
+    """Merge states: squeue's for queued and running jobs, sacct's for ended jobs.
+
+    sacct knows more about ended jobs, but learns it late.
 
     A job that only sacct takes for queued or running has an end that was not accounted for.
     """
@@ -181,7 +189,7 @@ MOST_WORDS: Final = 100
 
 
 def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
-    """State of each job or array element that Slurm knows.
+    """Query the state of each job or array element that Slurm knows: job id -> state.
 
     Errors go to `problems`; the jobs that they leave open are `unknown`.
     """
@@ -204,7 +212,10 @@ def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobStat
 def _dropped_elements(
     job_ids: Sequence[str], states: Mapping[str, JobState]
 ) -> dict[str, JobState]:
-    """Elements that neither command lists, of arrays that both know."""
+    """Return `lost` states for array elements that Slurm no longer lists.
+
+    Their arrays are known to Slurm.
+    """
     arrays = set(array_ids(states))
     return {
         job_id: JobState(
@@ -220,7 +231,7 @@ def _dropped_elements(
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """The `Key = Value` lines of `scontrol show config`."""
+    """Parse the lines `Key = Value` of `scontrol show config` into a dictionary."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -231,7 +242,7 @@ def query_jobs(
     problems: list[str],
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Output of the command for these jobs and arrays, in as few calls as can name them."""
+    """Run a Slurm command for these jobs, in as few calls as possible; return its output."""
     texts = list[str]()
     for part in batched(array_ids(job_ids), MOST_IDS):
         before = len(problems)
@@ -244,7 +255,10 @@ def query_jobs(
 def run_query(
     command: list[str], problems: list[str], variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Output of the command with these variables set; errors go to `problems`."""
+    """Run a Slurm command and return its output; errors are added to `problems`.
+
+    `variables` are added to its environment.
+    """
     if shutil.which(command[0]) is None:
         problems.append(f"{command[0]}: not found on this machine, so Slurm cannot be asked")
         return ""
@@ -274,7 +288,7 @@ def run_query(
 
 
 def _with_user_name(state: JobState) -> JobState:
-    """The state with a name for the user id of sacct's `CANCELLED by 1000`."""
+    """Replace the user id in sacct's `CANCELLED by 1000` by the user's name."""
     cancelled = re.search(r"CANCELLED by (\d+)", state.reason)
     if not cancelled:
         return state
@@ -286,7 +300,7 @@ def _with_user_name(state: JobState) -> JobState:
 
 
 def with_age(state: JobState) -> JobState:
-    """The state with the seconds since its end."""
+    """Add the seconds since the job's end to its state."""
     ended = parse_time(state.ended)
     return replace(state, ended_ago_s=time.time() - ended.timestamp()) if ended else state
 

@@ -18,7 +18,7 @@ from hpcncf.job.spec import Settings, refuse, validate_settings
 
 
 def quote_path(text: str) -> str:
-    """The path quoted for a shell; `~/` becomes the home folder of the user who runs it."""
+    """Quote a path for a shell; `~/` becomes the home folder of the user who runs it."""
     if text.startswith("~/"):
         return f'"$HOME"/{shlex.quote(text[2:])}'
     return shlex.quote(text)
@@ -246,7 +246,7 @@ ENDING: Final = ".yaml"
 
 
 def template_folder() -> Path:
-    """slurm_templates/: inside the installed package, or beside it in a checkout."""
+    """Return the folder slurm_templates/, of the installed package or of the checkout."""
     package = Path(__file__).parent.parent
     installed = package / "slurm_templates"
     return installed if installed.is_dir() else package.parent / "slurm_templates"
@@ -258,7 +258,7 @@ def personal_sites() -> Path:
 
 
 def load_site(name: str) -> Site:
-    """The site with this name or path. A user's own file overrides a template of the same name.
+    """Load the site with this name or path; a user's file overrides a template of that name.
 
     Raises UsageError.
     """

@@ -71,7 +71,7 @@ class JobState:
 
 
 def state_of(word: str, job_id: str, detail: str = "") -> JobState:
-    """Our state for Slurm's word; sacct also writes "CANCELLED by 1000" and "CANCELLED+"."""
+    """Convert Slurm's word for a job state, such as `CANCELLED by 1000`, to a JobState."""
     plain = word.split()[0].rstrip("+") if word.split() else "nothing"
     state: State = STATES.get(plain, "unknown")
     if plain in ("PENDING", "RUNNING"):

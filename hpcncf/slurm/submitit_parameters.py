@@ -43,7 +43,10 @@ DEAF_AT_FIRST: Final = """sh -c 'trap "" USR2; exec "$@"' sh"""
 
 
 def unset_lines(options: Collection[str]) -> list[str]:
-    """Lines that unset other jobs' variables, except those that Slurm sets for these `options`."""
+    """Return bash lines that unset Slurm variables which belong to other jobs.
+
+    Variables that Slurm sets for these `options` are kept.
+    """
     own = [
         name
         for name in OF_SRUN.split()
@@ -57,7 +60,7 @@ def unset_lines(options: Collection[str]) -> list[str]:
 
 
 def module_lines(names: Sequence[str]) -> list[str]:
-    """Lines that load only these modules. A missing module ends the job."""
+    """Return bash lines that load only these modules; a missing module ends the job."""
     if not names:
         return []
     return [
@@ -68,12 +71,12 @@ def module_lines(names: Sequence[str]) -> list[str]:
 
 
 def teardown_lines(lines: Sequence[str]) -> list[str]:
-    """The lines, followed by the exit status of the ranks."""
+    """Return bash lines that run at the job's end and keep the exit status of its ranks."""
     return ["status=$?", *lines, "exit $status"] if lines else []
 
 
 def folder_for_slurm(folder: Path) -> Path:
-    """The absolute results folder. Raises UsageError if Slurm cannot write logs to it."""
+    """Return the absolute results folder; raises UsageError if Slurm cannot log to it."""
     if unfit := UNFIT_IN_PATHS.search(str(folder.absolute())):
         raise UsageError(
             f"{abbreviate(str(folder))}: Slurm interprets {unfit.group()!r} in a log's path. "
@@ -89,7 +92,7 @@ def parameters(
     array_parallelism: int | None = None,
     exclusive: bool = False,
 ) -> dict[str, Any]:
-    """Parameters for submitit's AutoExecutor, without those that are not set."""
+    """Build the parameters of submitit's AutoExecutor, except those that are not set."""
     limit_min = resources.timeout_min * resources.runs_per_task
     tasks, cpus = resources.tasks_per_node, resources.cpus_per_task
     if resources.launcher == "torchrun" or resources.packed:
@@ -123,13 +126,13 @@ def parameters(
 
 
 def python_request(site: Site) -> str:
-    """The shell words that start Python on a node."""
+    """Return the shell words that start Python on a node, in the site's container if any."""
     container = "" if site.container is None else f"{shlex.join(shlex.split(site.container))} "
     return f"{container}{python_inside(site)}"
 
 
 def python_inside(site: Site) -> str:
-    """The shell words that start Python from a process that is already in the site's container."""
+    """Return the shell words that start Python for a process in the site's container."""
     if site.venv is not None:
         return f"{quote_path(site.venv)}/bin/python"
     own = site.conda is None and site.container is None
@@ -149,7 +152,7 @@ def _memory_parameters(resources: Resources, site: Site) -> dict[str, Any]:
 
 
 def asks_memory(resources: Resources, site: Site) -> bool:
-    """Whether `resources.mem_gb` is passed to Slurm at all."""
+    """Return whether the job requests an amount of memory from Slurm at this site."""
     return bool(_memory_parameters(resources, site))
 
 
@@ -160,7 +163,7 @@ def _further_parameters(site: Site) -> dict[str, Any]:
 
 
 def setup_lines(resources: Resources, site: Site) -> list[str]:
-    """Lines of the batch script before srun."""
+    """Return the lines of the batch script that come before srun."""
     threads = str(resources.cpus_per_task)
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if site.interface is not None:

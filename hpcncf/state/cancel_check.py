@@ -24,8 +24,11 @@ class CancelCheck:
         self._own: Submission | None = None
 
     def is_cancelled(self, run_id: str, since: str | None = None) -> bool:
-        """Whether the run was cancelled in the submission made `since`; default: this job's, or the
-        run's last one."""
+        """Return whether the run was cancelled in its last submission.
+
+        `since` selects another submission by its time; within a Slurm job, the default is the
+        job's submission.
+        """
         self._refresh()
         last = self._own or self._submitted.last(run_id)
         since = since or (last.submitted_at if last else None)

@@ -58,12 +58,12 @@ class Attempt:
 
     @cached_property
     def failed(self) -> RankEnd | None:
-        """The first rank that failed."""
+        """End of the first rank that failed; None if no rank has failed."""
         return next((record for record in self.ranks if record.outcome == "failed"), None)
 
     @property
     def message(self) -> str:
-        """The first rank's error; empty without one."""
+        """Error message of the first rank that recorded an error; empty if there is none."""
         return next((record.error["message"] for record in self.ranks if record.error), "")
 
     @cached_property
@@ -100,7 +100,7 @@ class Sent:
 
 
 def has_all_ranks(ranks: Sequence[RankEnd]) -> bool:
-    """Whether every rank left a record."""
+    """Return whether the records include one of every rank of the run."""
     if not ranks:
         return False
     world_size, found = ranks[0].world_size, {record.rank for record in ranks}
@@ -117,7 +117,7 @@ def is_complete(run: Run, attempt: Attempt) -> bool:
 
 
 def missing_ranks(run: Run, attempt: Attempt) -> str:
-    """`ranks 1, 3, ...`: the first of those that left no record."""
+    """Name the first ranks that left no record, such as `ranks 1, 3, ...`."""
     found = {record.rank for record in attempt.ranks}
     without = (str(rank) for rank in range(run.resources.world_size) if rank not in found)
     first = [*islice(without, NAMED_RANKS + 1)]
@@ -135,7 +135,7 @@ def last_attempt(run: RunPaths, kind: type[RankEnd] = RankEnd) -> Attempt | None
 
 
 def find_read_problem(run: RunPaths) -> str | None:
-    """Why the run's folder cannot be read; None if it can, or does not exist."""
+    """Describe why the run's folder cannot be read; None if it is readable or missing."""
     try:
         os.scandir(run.folder).close()
     except FileNotFoundError:
@@ -146,7 +146,10 @@ def find_read_problem(run: RunPaths) -> str | None:
 
 
 def read_attempts(files: AttemptPaths, kind: type[RankEnd] = RankEnd) -> Attempt:
-    """Read a run's attempts; `kind` RankRecord reads whole records, several times as slow."""
+    """Read the files of one attempt of a run.
+
+    `kind` RankRecord reads whole records, several times as slow.
+    """
     problems, there = list[str](), set[str]()
     # Most of thousands of runs are complete and have one rank: their folder is not listed.
     first = _read_record(files.rank(0), kind, []) if kind is RankEnd else None
@@ -208,18 +211,23 @@ STARVED: Final = "Out Of Memory"
 
 
 def slurm_logs(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
-    """submitit's two log files, the error log last; a requeued job appends to the same files."""
+    """Find submitit's log files of a rank, the error log last.
+
+    A requeued job appends to the same files.
+    """
     found = paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*")
     return sorted(found, key=lambda file: (file.suffix == ".err", file))
 
 
 def script_log(paths: ResultPaths, user: str, job_id: str) -> Path:
-    """Log with the errors of the batch script and of srun, which share rank 0's file."""
+    """Return the path of the log with errors of the batch script, of srun and of rank 0."""
     return paths.submitit(user) / f"{job_id}_0_log.err"
 
 
 def srun_message(path: Path) -> str:
-    """srun's message on what ended the job's last step (`task 1 on node1: Killed`), or empty.
+    """Return srun's message on how the job's last step ended; empty if there is none.
+
+    For example `task 1 on node1: Killed`.
 
     Raises OSError.
     """
@@ -238,7 +246,7 @@ def attempt_logs(
 
 
 def read_last_lines(path: Path, lines: int) -> list[str]:
-    """The file's last lines that are not empty."""
+    """Return the last `lines` lines of the file that are not empty."""
     return [line.rstrip() for line in _read_end(path).splitlines() if line.strip()][-lines:]
 
 
@@ -253,7 +261,7 @@ LOOKED_AT: Final = 40
 
 
 def last_exception(files: Sequence[Path]) -> str:
-    """The exception that ended a command, searched from its last log file back; else empty."""
+    """Find the exception that ended a command, from the last log file back; else empty."""
     for path in reversed(files):
         with contextlib.suppress(OSError):
             for line in reversed(read_last_lines(path, LOOKED_AT)):
@@ -263,7 +271,7 @@ def last_exception(files: Sequence[Path]) -> str:
 
 
 def explain_failure(verdict: Verdict, exception: str) -> Verdict:
-    """Add a failed command's exception to the state; a MemoryError becomes out of memory."""
+    """Add a failed command's exception to its verdict; a MemoryError becomes out_of_memory."""
     state, reason = verdict
     if state != "failed":
         return verdict
@@ -286,7 +294,7 @@ ARRIVING: Final = "its record may be on its way"
 
 
 def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
-    """Judge a run of which this job has not started an attempt."""
+    """Judge the state of a run of which its Slurm job has not started an attempt."""
     state = sent.slurm
     if state is None:
         return "unknown", f"Slurm job {job.id} is unknown to squeue and sacct"
@@ -308,7 +316,7 @@ def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
 def judge_started_job(
     attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
 ) -> Verdict | None:
-    """Judge a run that this job has started; None if its records decide.
+    """Judge the state of a run that its Slurm job has started; None if its records decide.
 
     `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
     `alone`: the job has no other run.
@@ -330,7 +338,10 @@ def judge_started_job(
 
 
 def _judge_stopped(attempt: Attempt, state: JobState) -> Verdict | None:
-    """Judge a run whose ranks have stopped while Slurm still lists the job: it may be requeued."""
+    """Judge a run whose ranks have stopped while Slurm still lists the job as running.
+
+    The job may be requeued.
+    """
     if state.state != "running" or attempt.failed:
         return None
     restart = attempt.claim.slurm_restart if attempt.claim else None
@@ -344,7 +355,7 @@ def _describe_ending(attempt: Attempt) -> Verdict:
 
 
 def _has_job(state: JobState) -> bool:
-    """Whether Slurm had the job yet when it was asked, which may be some seconds ago."""
+    """Return whether Slurm still had the job when it was asked, perhaps some seconds ago."""
     return state.state == "running" or (state.remembered and state.state == "pending")
 
 
@@ -358,7 +369,7 @@ def _judge_working(attempt: Attempt, state: JobState) -> Verdict | None:
 
 
 def _judge_arriving(attempt: Attempt, state: JobState) -> Verdict | None:
-    """Judge a run whose last record may not have reached this machine's file system yet."""
+    """Judge a run whose last record may not be visible on this machine yet."""
     if attempt.failed:
         return None
     waits = attempt.alive if state.ended_ago_s is None else state.ended_ago_s < ARRIVING_S
@@ -366,12 +377,15 @@ def _judge_arriving(attempt: Attempt, state: JobState) -> Verdict | None:
 
 
 def _is_sigkilled(attempt: Attempt) -> bool:
-    """Whether SIGKILL ended a command; the end of its job shows whether memory was the reason."""
+    """Return whether SIGKILL ended a rank's command.
+
+    The end of the Slurm job then shows whether memory was the reason.
+    """
     return any(record.exit_code == -signal.SIGKILL for record in attempt.ranks)
 
 
 def with_srun_message(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
-    """The job's state with srun's message about the rank that failed, if no record explains it.
+    """Add srun's message about a failed rank to the job's state, if no record explains it.
 
     The log of a requeued job has the messages of earlier starts, too.
     """
@@ -389,7 +403,10 @@ def with_srun_message(state: JobState, attempt: Attempt | None, log: Path) -> Jo
 
 
 def describe_requeue(attempt: Attempt, state: JobState) -> str:
-    """`requeued 2 times: stopped by ...; it had reached epoch 3/10, step 120`."""
+    """Describe why the job was requeued and what the run had reached.
+
+    For example `requeued 2 times: stopped by ...; it had reached epoch 3/10, step 120`.
+    """
     times = f" {state.restarts} times" if state.restarts > 1 else ""
     why = f": {attempt.message}" if attempt.message else ""
     now, reached = attempt.progress, ""
@@ -411,7 +428,7 @@ def decide(
     by_hand: JobState | None = None,
     refused: str = "",
 ) -> Verdict:
-    """The run's state and, unless the state is enough, the reason and the remedy.
+    """Decide the run's state, and the text of its reason and remedy, which may be empty.
 
     `by_hand`: of the Slurm job that took the last attempt, where no submission did. `refused`: why
     the last submission left it out.
@@ -446,7 +463,10 @@ def _judge(
 
 
 def _remedy(run: Run, state: State) -> str:
-    """The option of `hpcncf retry` that gives the run more of what it ran out of."""
+    """Return a hint to the option of `hpcncf retry` that increases the exhausted resource.
+
+    It is empty unless the run reached its time limit or ran out of memory.
+    """
     key = {"timeout": "resources.timeout_min", "out_of_memory": "resources.mem_gb"}.get(state)
     if key is None or run.training is None:
         return ""
@@ -455,7 +475,7 @@ def _remedy(run: Run, state: State) -> str:
 
 
 def find_stale_reason(run: Run, ranks: Sequence[RankEnd], commit: str | None) -> str | None:
-    """Reason why a finished run may not answer today's question, or None."""
+    """Return why a finished run is out of date, such as other code or data, or None."""
     for warning in (warning for record in ranks for warning in record.warnings):
         if warning.startswith(ELSEWHERE):
             return f"ran other code than was submitted: {warning}"
@@ -543,7 +563,7 @@ def _judge_attempt(
 
 
 def _running_command(attempt: Attempt) -> int | None:
-    """The process of a command whose `hpcncf run` was killed, if it still runs here."""
+    """Return the process id of a command whose `hpcncf run` was killed, if it still runs here."""
     claim, now = attempt.claim, attempt.progress
     if claim is None or now is None or now.pid is None or now.process_started is None:
         return None
@@ -571,7 +591,7 @@ def _judge_end(run: Run, attempt: Attempt, end: End) -> Verdict:
 
 
 def _find_killed_rank(exit_codes: list[int | None]) -> str | None:
-    """The first rank that died of a signal we never send: it is the cause."""
+    """Describe the first rank that died of a signal which hpcncf never sends, or None."""
     for rank, code in enumerate(exit_codes):
         if code is not None and code < 0 and -code not in SENT_BY_US:
             return describe_exit(rank, code)

@@ -19,7 +19,10 @@ def local_turns(
     attempts: Mapping[str, Attempt | None],
     sent: Mapping[str, Submission | None],
 ) -> dict[str, Turn]:
-    """Positions of runs in local queues: they wait for another queue or for packs before them."""
+    """Return positions of runs in local queues: run id -> position.
+
+    Runs wait for another queue, or for packs before them.
+    """
     active, elsewhere = read_active_queue(), ""
     if active and Path(active.results) != paths.folder.resolve():
         elsewhere = f"waits for the local queue of {Path(active.results).name}"
@@ -45,7 +48,7 @@ def local_turns(
 
 
 def is_begun(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
-    """Whether the last attempt is this submission's, or leaves it nothing to do."""
+    """Return whether this submission has begun the run, or has nothing to do for it."""
     if attempt and not submission.again and attempt.completed:
         return True
     return is_of_submission(attempt, submission, job)
@@ -57,7 +60,7 @@ def task_turns(
     submitted: Submitted,
     complete: set[str],
 ) -> dict[str, Turn]:
-    """Positions of runs that share a Slurm task with others."""
+    """Return positions of runs that share a Slurm task with others: run id -> position."""
     sizes = {run.id: run.resources.side_by_side for run in runs}
     found: dict[str, Turn] = {}
     for submission in submitted.submissions:
@@ -78,7 +81,7 @@ def _turns_in_task(
     complete: set[str],
     size: int,
 ) -> dict[str, Turn]:
-    """Positions within one task, of which `size` runs start side by side."""
+    """Return positions of runs within one Slurm task, which starts `size` runs side by side."""
     together = packs.batched(job.runs, size)
     ours = {
         run_id for run_id in job.runs if is_of_submission(attempts.get(run_id), submission, job)
@@ -102,7 +105,10 @@ def _turns_in_task(
 def is_of_submission(
     attempt: Attempt | None, submission: Submission, job: SubmittedJob | None
 ) -> bool:
-    """Whether the last attempt is this submission's; hosts' clocks differ, so no time is asked."""
+    """Return whether the run's last attempt was made by this submission.
+
+    Times are not compared, because hosts' clocks differ.
+    """
     if attempt is None:
         return False
     claim = attempt.claim

@@ -70,7 +70,7 @@ Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
 def states(
     paths: ResultPaths, plan: Plan, ask: Ask = job_states, kind: type[RankEnd] = RankRecord
 ) -> list[RunState]:
-    """States of every run of the plan, retired ones included, in the plan's order.
+    """Determine the states of all runs of the plan, in its order, with retired runs included.
 
     `ask` asks Slurm. `kind`: RankEnd reads no more of the ranks' records than states need. What
     concerns no single run (a broken submission file, Slurm's silence) stands in the problems of
@@ -131,7 +131,10 @@ def _slurm_jobs(
     sent: Mapping[str, Submission | None],
     complete: set[str],
 ) -> list[str]:
-    """The jobs of runs whose records do not show the end, submitted or started by hand."""
+    """Return ids of Slurm jobs of runs whose records do not show the end.
+
+    Jobs that were started by hand are included.
+    """
     ids: dict[str, None] = {}
     for run in runs:
         attempt, submission = attempts[run.id], sent[run.id]
@@ -178,7 +181,10 @@ def _state(
 
 
 def _find_exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
-    """The exception in a command's log; our own training has it in its record."""
+    """Find the exception in a command's log; empty for the training that hpcncf runs itself.
+
+    A training has its exception in its record.
+    """
     if attempt is None or run.training is not None:
         return ""
     failed = attempt.failed

@@ -60,7 +60,11 @@ FAR_BEHIND: Final = 3.0
 def finalists(
     figures: Sequence[Figure], objective: Objective, first_s: float
 ) -> tuple[list[Figure], list[tuple[Figure, float]]]:
-    """Who is left of a class, and those of them that must train longer first, with the seconds."""
+    """Return a class's remaining points, and those that must train longer, with seconds.
+
+    `figures` are of points that train the same model. Each round of this successive halving
+    trains `KEPT_ONE_IN` times as long as the one before, the first `first_s` seconds.
+    """
     left, target = best_first(figures, objective), first_s
     while len(left) > 1:
         left = _kept(left, objective)
@@ -72,7 +76,11 @@ def finalists(
 
 
 def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
-    """With the cheapest: by it is judged which others are worth their cost."""
+    """Select the points of one class that go on to the next round.
+
+    With objective `knee` the cheapest point always goes on: whether others are worth their cost
+    is judged against it.
+    """
     number = len(best) if len(best) <= FINALISTS else max(ceil(len(best) / KEPT_ONE_IN), 2)
     far = FAR_BEHIND * compared(best[0], objective)[1]
     kept = [one for one in best[:number] if compared(one, objective)[0] <= far]
@@ -99,7 +107,9 @@ def build_grid(
     rows: Mapping[str, int],
     datasets: Mapping[str, str] | None = None,
 ) -> Grid:
-    """`rows`: data path -> training positives; `datasets`: data path -> format.
+    """Build the grid of a tuning from a job file's points.
+
+    `rows` maps data paths to numbers of training positives, `datasets` data paths to formats.
 
     Raises UsageError if there is nothing to choose from, or if runs cannot be made shorter.
     """
@@ -139,7 +149,7 @@ def _point(index: int, settings: Mapping[str, Any], run: Run, rows: Mapping[str,
 
 
 def _quality(run: Run, batch: int) -> str:
-    """Equal for runs that train the same model on the same instances in the same order."""
+    """Key that is equal for runs that train the same model on the same instances in order."""
     assert run.training is not None
     assert run.model is not None
     training = run.training.model_dump(mode="json", exclude=SPEED_ONLY)
@@ -178,8 +188,11 @@ def _glance(known: Known, point: Point) -> Ask:
 
 
 def _spread(known: Known) -> list[Point]:
-    """Points not seen yet, each as unlike those before it as can be, the cheaper of two first: a
-    budget that has no room for all has seen some of every setting."""
+    """Order the unseen points so that each is as unlike those before it as possible.
+
+    Of two equally unlike points the one with fewer cores comes first. Thus a budget without
+    room for all points covers some of every setting.
+    """
     by_index = {one.index: one for one in known.points}
     last = [one for one in known.points if one.index in known.seen]
     unseen = {one.index: len(one.values) for one in known.points if one not in last}
@@ -196,7 +209,11 @@ def _spread(known: Known) -> list[Point]:
 
 
 def _finalists(known: Known) -> tuple[list[Figure], list[tuple[Figure, float]]]:
-    """Of all classes whose quality holds, best first; and who must train longer."""
+    """Return the finalists of all sound classes, best first, and those to train longer.
+
+    A class is sound if the quality of its whole runs is not significantly worse. Seconds of
+    training come with each point that must train longer.
+    """
     glances = [trial for trial in known.trials if trial.ask.repeat == 0]
     first_s = max(SHORTEST_S, startup_s(glances[: len(known.points)]))
     left, short = list[Figure](), list[tuple[Figure, float]]()
@@ -229,8 +246,11 @@ def _races(known: Known) -> Step | None:
 
 
 def _verify(known: Known) -> Step | None:
-    """The best of each class as the job file has it; of all, if none is evaluated. Then repeats
-    of whatever ran whole and is near the best."""
+    """Build the step of whole runs of each class's best point, then of repeats near the best.
+
+    Without evaluation all points are one class. Returns None if nothing is missing or nothing
+    fits into the budget.
+    """
     left, _ = _finalists(known)
     missing = _unevaluated(known, left)
     asks = known.fitting([known.ask(one.point) for one in missing])
@@ -243,7 +263,7 @@ def _verify(known: Known) -> Step | None:
 
 
 def _unevaluated(known: Known, left: Sequence[Figure]) -> list[Figure]:
-    """The best of each class, unless it ran whole."""
+    """List the best point of each class that has not completed a whole run."""
     return [members[0] for members in known.classes(left) if not members[0].whole]
 
 
@@ -270,8 +290,11 @@ def _done(known: Known) -> Step:
 
 
 def enough(known: Known) -> float | None:
-    """Core-hours of a budget that has room for a look at every point and for the best of each class
-    whole, by what was measured; None if nothing was. Races and repeats may take more."""
+    """Estimate the core-hours of a sufficient budget; None before any run completed.
+
+    It has room for a first look at every point and for the whole run of the best point of each
+    class. Races and repeats may take more.
+    """
     looks = known.price(
         [_glance(known, one) for one in known.points if one.index not in known.seen]
     )
@@ -287,13 +310,13 @@ SUFFIX: Final = "-tune"
 
 
 def job_of(path: Path, settings: list[str]) -> JobSpec:
-    """The job file's settings, under the name of its tuning. Raises UsageError."""
+    """Load the job file with its settings, renamed for the tuning. Raises UsageError."""
     job = load_job(path, settings)
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 
 def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None) -> Grid:
-    """Without the points that cannot run here.
+    """Build the job's grid from its prepared data, without points that cannot run here.
 
     Raises UsageError if none can, if data is not prepared, and if only some points have GPUs.
     """
@@ -314,7 +337,7 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None) -> Grid:
 
 
 def with_one_price(grid: Grid) -> Grid:
-    """Raises UsageError if some points have GPUs and others none."""
+    """Return the grid unchanged. Raises UsageError if only some of its points have GPUs."""
     with_gpus = [point.label for point in grid.points if point.gpus]
     without = [point.label for point in grid.points if not point.gpus]
     if with_gpus and without:
@@ -328,7 +351,7 @@ def with_one_price(grid: Grid) -> Grid:
 def select_whole_runs(
     grid: Grid, trials: Sequence[Trial], rows: Mapping[str, Row]
 ) -> list[tuple[int, Configuration]]:
-    """Point and figures of each configuration that ran as the job file has it."""
+    """List point index and configuration of all points with a completed whole run."""
     ids = {
         grid.run(trial.ask).id: trial.ask.point
         for trial in trials
@@ -357,7 +380,7 @@ class JobFile(Tuning):
         )
 
     def judged(self, trials: list[Trial], rows: Mapping[str, Row]) -> tuple[list[Trial], Rules]:
-        """A class is out if the quality of one of its whole runs is worse than chance explains."""
+        """Return the trials and the rules, which name the classes of worse quality."""
         classes = {point.index: point.quality for point in self.grid.points}
         whole = select_whole_runs(self.grid, trials, rows)
         worse = worse_models([one for _, one in whole])

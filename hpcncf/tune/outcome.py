@@ -26,7 +26,7 @@ FIRST_RACE_S: Final = LONG_ENOUGH * SHORTEST_S
 
 
 def compare_with_best(known: Known, best: Figure) -> dict[str, Verdict]:
-    """What the repeats show of every other measured point against the best, by its label."""
+    """Compare every other measured point with the best one; verdicts by point label."""
     return {
         one.point.label: compare_figures(best, one, known.rules.objective).verdict
         for one in known.figures.values()
@@ -35,8 +35,11 @@ def compare_with_best(known: Known, best: Figure) -> dict[str, Verdict]:
 
 
 def left_open(known: Known, best: Figure) -> tuple[str, ...]:
-    """Points of equal quality whose repeats overlap the best's, or single runs that are near: it
-    is not known whether they are slower."""
+    """Labels of points that may be as fast (or cheap) as the best one.
+
+    Their repeats overlap the best point's, or both ran once and are near each other. Classes of
+    worse quality and runs shorter than the first race are excluded.
+    """
     return tuple(
         one.point.label
         for one in known.figures.values()
@@ -48,7 +51,10 @@ def left_open(known: Known, best: Figure) -> tuple[str, ...]:
 
 
 def left_out(now: Now) -> tuple[str, ...]:
-    """Points that cannot win, each with the reason; of a class that trains the same, one."""
+    """Describe the points that cannot win, each with the reason.
+
+    Points that train the same model with worse quality share one entry.
+    """
     known, points = now.known, {point.index: point for point in now.tuning.grid.points}
     found = {
         trial.ask.point: f"{points[trial.ask.point].label}: {trial.reason}"
@@ -90,7 +96,7 @@ class Outcome:
 
 
 def find_outcome(tuning: JobFile, now: Now) -> Outcome | None:
-    """None if no point could be measured."""
+    """Build the outcome of a job file's tuning; None if no point could be measured."""
     if now.step.chosen is None:
         return None
     known, verified = now.known, now.step.verified
@@ -118,8 +124,11 @@ def _advise(
     whole: Sequence[tuple[int, Configuration]],
     chosen: Configuration,
 ) -> Advice | None:
-    """By the report's own rule among what ran whole; of the best alone, if that says another.
-    What ran is asked for, or it would not be what was verified."""
+    """Build the job file to go on with; None if the report's rule rejects the chosen point.
+
+    The rule is applied to all whole runs, then, if it prefers another point, to the chosen one
+    alone. The advice keeps the measured settings, because only those were verified.
+    """
     runs = [tuning.grid.run(trial.ask) for trial in now.known.trials if trial.whole]
     job, ids = tuning.grid.job, {run.id: run for run in runs}
     name = job.name.removesuffix(SUFFIX)
@@ -160,7 +169,7 @@ class ProgramOutcome:
 
 
 def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
-    """None if no setup could be measured."""
+    """Build the outcome of a program's tuning; None if no setup could be measured."""
     if now.step.chosen is None:
         return None
     tried, best = Tried(tuning, now.known), now.known.figures[now.step.chosen]

@@ -77,7 +77,7 @@ class Setup:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of a job file's point."""
+        """The setup as the dotted settings of a job file's point."""
         found = {
             f"remedies.{name}": value
             for name, value in self.remedies.model_dump(exclude_defaults=True).items()
@@ -122,7 +122,7 @@ class Programs(Tuning):
 
     @property
     def setups(self) -> list[Setup]:
-        """Of each point."""
+        """The setup of each point of the grid, by point index."""
         return [Setup.from_settings(settings) for settings in self.grid.settings]
 
     def extended(self, more: Sequence[dict[str, Any]]) -> Programs:
@@ -136,12 +136,12 @@ class Programs(Tuning):
         return self.grid.job.workload
 
     def unchanged_run(self) -> Run:
-        """The first trial's: the program as it is, with all cores."""
+        """Build the run of the first trial: the unchanged program on all cores."""
         settings = Setup(self.cores).settings
         return build_run(self.grid.job, settings, 0, self.grid.keys, self.grid.datasets)
 
     def hash_files(self) -> dict[str, str]:
-        """Of the scripts and settings that the command names."""
+        """SHA-256 of the scripts and settings files that the command names, by name."""
         folder, found = Path(self.program.folder), dict[str, str]()
         for word in self.unchanged_run().words:
             name = word.partition("=")[2] if word.startswith("-") else word
@@ -169,7 +169,7 @@ class Programs(Tuning):
         return select_trials(self, known)
 
     def findings(self, setup: Setup) -> Sequence[Finding]:
-        """Of its first trial's diagnosis."""
+        """Findings of the diagnosis of a setup's first trial; empty if it has not run."""
         if setup not in self.setups:
             return ()
         run = self.grid.run(Ask(self.setups.index(setup), None, 0))
@@ -178,8 +178,11 @@ class Programs(Tuning):
         return found.findings if found else ()
 
     def suggested(self, setup: Setup) -> list[Remedies]:
-        """By the diagnosis of a trial, the first cause first; for the unchanged program then what
-        is always worth a look."""
+        """List the remedies to try next on a setup, by the causes that its diagnosis found.
+
+        Remedies for the first cause come first. For the unchanged program, those that are
+        always worth a trial follow. More than two workers per core are never suggested.
+        """
         words: list[str] = []
         for finding in self.findings(setup):
             words += SUGGESTED.get(finding.cause, ())
@@ -217,8 +220,12 @@ def build_tuning(
 
 
 def of_present_files(tuning: Programs) -> tuple[Programs, list[str]]:
-    """The tuning in the first folder whose trials are of the files as they are now, else in a new
-    one beside it; and the files for which a new one begins."""
+    """Find or begin the tuning of the files in their present state.
+
+    The folder and its numbered successors are searched for a tuning whose trials used the
+    present files. Returns the tuning, and the changed files because of which a new one begins
+    (empty if none begins).
+    """
     first, changed = tuning.paths.folder, list[str]()
     for number in itertools.count(2):
         if not tuning.paths.tuning.exists():
@@ -231,8 +238,11 @@ def of_present_files(tuning: Programs) -> tuple[Programs, list[str]]:
 
 
 def changed_files(tuning: Programs) -> list[str]:
-    """Files that are not as they were before the first trial. If no trial could be measured, those
-    that were not there or not noted, too: they may have been the reason."""
+    """List the files of the command that changed since the first trial.
+
+    If no trial could be measured, files that are new or were not noted also count, because they
+    may have caused the failure.
+    """
     saved, now = read_saved(tuning.paths, tuning.grid.job), tuning.hash_files()
     changed = [name for name, sha256 in saved.files.items() if now.get(name) != sha256]
     others = [name for name in now if name not in saved.files]
@@ -277,7 +287,10 @@ def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTri
 
 
 def judge(setups: Sequence[Setup], trials: Sequence[Trial]) -> list[Trial]:
-    """A remedy fails of which nothing was applied, or with losses that are others."""
+    """Mark trials as failed whose remedy was not applied or whose losses differ.
+
+    Losses are compared with the unchanged program's.
+    """
     done = [each for each in trials if isinstance(each, ShortTrial) and each.fate == "completed"]
     unchanged = [each for each in done if not setups[each.ask.point].remedies and each.losses]
     judged: list[Trial] = []
@@ -288,7 +301,10 @@ def judge(setups: Sequence[Setup], trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) -> str:
-    """Why a remedy does not count: nothing of it was applied, or the losses are not the same."""
+    """Explain why a trial's remedies do not count; "" if they do.
+
+    Either a remedy was not applied, or the losses are not those of the unchanged program.
+    """
     asked = str(setup.remedies).split(",") if setup.remedies else []
     applied = {remedy for remedy, _ in seen.applied}
     missing = [each for each in asked if each not in applied]
@@ -319,7 +335,10 @@ def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) ->
 def first_difference(
     one: Sequence[float | None], other: Sequence[float | None], rounding: float = ROUNDING
 ) -> int | None:
-    """The first step whose losses differ by more than rounding; None if all agree."""
+    """Index of the first step whose losses differ by more than rounding; None if none does.
+
+    Only the steps that both have are compared.
+    """
     for at, (a, b) in enumerate(zip(one, other, strict=False)):
         if (a is None) != (b is None):
             return at
@@ -337,7 +356,7 @@ class Tried:
 
     @property
     def base(self) -> Setup:
-        """The program as it is, with all cores."""
+        """The setup of the unchanged program on all cores."""
         return Setup(self.tuning.cores)
 
     @cached_property
@@ -346,7 +365,7 @@ class Tried:
         return {setups[at]: figure for at, figure in self.known.figures.items()}
 
     def trials(self, setup: Setup) -> list[ShortTrial]:
-        """Those of the setup that were measured."""
+        """List the setup's trials that were measured."""
         setups = self.tuning.setups
         own = [each for each in self.known.trials if setups[each.ask.point] == setup]
         return [each for each in own if isinstance(each, ShortTrial)]
@@ -355,21 +374,24 @@ class Tried:
         return self.figures[setup].epoch_s if setup in self.figures else math.inf
 
     def fastest(self, setups: Iterable[Setup], favoured: Setup | None = None) -> Setup:
-        """The others must be worth it to come before the favoured one."""
+        """Return the setup with the fastest step.
+
+        Another setup must be faster than the favoured one by more than `MIN_GAIN` to win.
+        """
         return min(
             setups, key=lambda one: self.step_s(one) / (MIN_GAIN if one == favoured else 1.0)
         )
 
     @cached_property
     def failed(self) -> list[frozenset[str]]:
-        """The changes of setups that are out. Whether workers stay fails nothing by itself."""
+        """Sets of changes of all failed setups, each without `persistent_workers`."""
         out = {each.ask.point for each in self.known.trials if each.fate == "failed"}
         found = [setup.changes - {STAY} for at, setup in enumerate(self.tuning.setups) if at in out]
         return [each for each in found if each]
 
     @property
     def names(self) -> set[str]:
-        """Of the remedies in trials that ended, as `workers`."""
+        """Names of the remedies in all trials that ended, such as `workers`."""
         ended = {
             each.ask.point for each in self.known.trials if each.fate in ("completed", "failed")
         }
@@ -377,7 +399,7 @@ class Tried:
         return {each.partition("=")[0] for setup in setups for each in setup.changes}
 
     def contains_failed(self, setup: Setup) -> bool:
-        """Whether some of its changes are out already: with more of them it would be, too."""
+        """Whether the setup includes all changes of a setup that failed already."""
         return any(each <= setup.changes for each in self.failed)
 
 
@@ -418,9 +440,11 @@ def select_trials(tuning: Programs, known: Known) -> Step:
 
 
 def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
-    """Of all with the best one's cores that are not known to be slower, with the fewest
-    changes. A single trial beside neighbours shows no gain; one over it takes repeats that are
-    clear of it."""
+    """Return the index of the point with the fewest changes among those equal to the best.
+
+    All have the best point's number of cores. A single trial beside neighbours counts as no
+    gain; a point that beats one needs repeats that are clear of it.
+    """
     objective = known.rules.objective
     shown = [one for one in ranked if one.runs > 1 or not _is_disturbed(known, one)]
     unchanged = [one for one in ranked if not one.point.values]
@@ -442,20 +466,20 @@ def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
 
 
 def _is_disturbed(known: Known, one: Figure) -> bool:
-    """Whether neighbours used the cores in all of its trials."""
+    """Whether neighbours used the cores of a point in all of its trials."""
     own = [each for each in known.trials if each.ask.point == one.point.index]
     return all(getattr(each, "disturbed", False) for each in own)
 
 
 def is_equal(best: Figure, other: Figure, objective: Objective) -> bool:
-    """Whether nothing shows that the other is slower, or not by what a change is worth."""
+    """Whether the other point is not known to be slower by at least `MIN_GAIN`."""
     return other.epoch_s < MIN_GAIN * best.epoch_s or is_open(best, other, objective)
 
 
 def _send(
     tuning: Programs, known: Known, why: str, new: Sequence[Setup], again: Sequence[Figure]
 ) -> Step | None:
-    """As many as the budget has room for; None: it has for none."""
+    """Build the step of new setups and repeats that fit into the budget; None if none fits."""
     first = len(tuning.setups)
     points = [setup.point(first + at) for at, setup in enumerate(new)]
     asks = [known.ask(point) for point in [*points, *(one.point for one in again)]]
@@ -508,7 +532,10 @@ def _stages(tried: Tried) -> Iterator[tuple[str, list[Setup]]]:
 
 
 def _combined(tried: Tried, singles: Iterable[Setup]) -> Remedies:
-    """All that made a step faster by itself; of several for one setting, the fastest."""
+    """Combine all remedies that made a step faster by themselves.
+
+    Of several values of one setting the fastest is taken.
+    """
     before = tried.step_s(tried.base)
     helped = [one for one in singles if tried.step_s(one) * MIN_GAIN < before]
     found = UNCHANGED
@@ -524,7 +551,11 @@ def _joined(one: Remedies, other: Remedies) -> Remedies:
 
 
 def _without_one(tried: Tried, best: Setup) -> list[Setup]:
-    """Of each but the one that helps most by itself: another may have left it nothing to do."""
+    """List variants of the best setup with one remedy removed from each.
+
+    The remedy that helps most by itself always stays: it may have left another one nothing to
+    gain.
+    """
     values = best.remedies.model_dump(exclude_defaults=True)
     values.pop(STAY, None)  # comes and goes with the workers
     alone = {

@@ -45,7 +45,7 @@ class Point:
 
     @property
     def price(self) -> float:
-        """Of an hour, as points are compared: its GPUs, or its cores if it has none."""
+        """Hourly price by which points are compared: number of GPUs, or of cores without GPUs."""
         return self.gpus or float(self.cores)
 
 
@@ -81,7 +81,7 @@ class Trial:
 
     @property
     def startup_s(self) -> float:
-        """All but training, evaluation and checkpoints."""
+        """Seconds outside training, evaluation and checkpoints, at least 0."""
         return max(self.elapsed_s - self.training_s - self.apart_s, 0.0)
 
     @property
@@ -141,7 +141,7 @@ class Figure:
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Of an epoch: its price, and for two of equal ones the core-seconds."""
+        """Price of an epoch, then its core-seconds as the tie-breaker."""
         return self.price, self.point.cores * self.epoch_s
 
     @property
@@ -150,7 +150,10 @@ class Figure:
 
 
 def figures_of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[int, Figure]:
-    """Of those with a completed trial and none that failed."""
+    """Map the index of each point to its figure.
+
+    Only points with a completed trial and without a failed one are included.
+    """
     grouped: dict[int, list[Trial]] = defaultdict(list)
     failed = set[int]()
     for trial in trials:
@@ -174,7 +177,11 @@ def _figure(point: Point, trials: Sequence[Trial]) -> Figure:
 
 
 def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
-    """By the objective; with `knee`, those worth their cost by time, then the others by cost."""
+    """Sort figures by the objective, best first.
+
+    With `knee`, points whose speed is worth their cost come first, by time; the others follow,
+    by cost.
+    """
     found = list(figures)
     if objective == "cheapest":
         return sorted(found, key=lambda one: (one.cost, one.point.index))
@@ -187,7 +194,7 @@ def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
 
 
 def compared(one: Figure, objective: Objective) -> tuple[float, float]:
-    """The range of what the objective compares."""
+    """Lowest and highest value that the objective compares: an epoch's seconds or its cost."""
     if objective == "cheapest":
         return one.low * one.point.price, one.high * one.point.price
     return one.low, one.high
@@ -199,14 +206,18 @@ REPEATS: Final = 3
 
 
 def open_ones(best: Sequence[Figure], objective: Objective) -> list[Figure]:
-    """Those that may be the best and lack repeats: the first of `best`, and who comes near it."""
+    """List the candidates for the best point that still lack repeats.
+
+    `best` is sorted, best first. Candidates are its first entry and every entry whose
+    difference from the first is not settled; the list is empty if there is no rival.
+    """
     rivals = [one for one in best[1:] if is_open(best[0], one, objective)]
     several = [best[0], *rivals] if rivals else []
     return [one for one in several if one.runs < REPEATS]
 
 
 def compare_figures(baseline: Figure, candidate: Figure, objective: Objective) -> Ratio:
-    """Whether the candidate is better by the objective: less time, or less cost."""
+    """Compare the candidate's repeats with the baseline's by cost (`cheapest`) or time."""
     prices = [1.0 if objective != "cheapest" else one.point.price for one in (baseline, candidate)]
     before, after = (
         [price * seconds for seconds in one.times]
@@ -216,8 +227,11 @@ def compare_figures(baseline: Figure, candidate: Figure, objective: Objective) -
 
 
 def is_open(one: Figure, other: Figure, objective: Objective) -> bool:
-    """Whether it is worth knowing better which one is better: no difference is shown, or there are
-    too few repeats and their ranges overlap; if both ran once, are near each other."""
+    """Whether more repeats are needed to tell which of two points is better.
+
+    True if enough repeats show no difference. With too few repeats, true if their ranges
+    overlap, or if two single runs are within a factor of `CLOSE`.
+    """
     verdict = compare_figures(one, other, objective).verdict
     if verdict is not Verdict.TOO_FEW:
         return not verdict.is_difference
@@ -245,7 +259,10 @@ class Grid:
     """Points that cannot run here, with the reason."""
 
     def run(self, ask: Ask) -> Run:
-        """As the job file has it, but for its length and what a cut run does not need."""
+        """Build the run of an ask from the job file's settings.
+
+        A cut run differs in its length, and has neither evaluation nor checkpoints.
+        """
         cut = {} if ask.steps is None else {**CUT, "training.max_steps": ask.steps}
         settings = self.settings[ask.point] | cut
         return build_run(self.job, settings, ask.repeat, self.keys, self.datasets)
@@ -255,7 +272,7 @@ class Grid:
         return Plan(job=self.job.name, runs=list(runs.values()))
 
     def without(self, reasons: Mapping[int, str]) -> Grid:
-        """The same, some points left out for a reason each."""
+        """Copy the grid without some points; `reasons` maps their indices to the reasons."""
         kept = tuple(point for point in self.points if point.index not in reasons)
         gone = [point for point in self.points if point.index in reasons]
         gone_points = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
@@ -299,7 +316,7 @@ class Known:
 
     @cached_property
     def figures(self) -> dict[int, Figure]:
-        """Of each point that was measured, by its index."""
+        """Figures of all measured points, by point index."""
         return figures_of_points(self.points, self.trials)
 
     @property
@@ -308,17 +325,19 @@ class Known:
 
     @property
     def left_h(self) -> float:
-        """Core-hours of the budget that are left."""
+        """Remaining core-hours of the budget, negative if it is exceeded."""
         return self.rules.core_hours - self.spent_h
 
     @property
     def seen(self) -> set[int]:
-        """Points with a trial."""
+        """Indices of all points with at least one trial, whatever its state."""
         return {trial.ask.point for trial in self.trials}
 
     def classes(self, figures: Sequence[Figure]) -> list[list[Figure]]:
-        """Those that train the same model together, in the order given; all, if none is
-        evaluated."""
+        """Group figures by the model that their points train, in the given order.
+
+        All form one group if runs are not evaluated.
+        """
         grouped: dict[Hashable, list[Figure]] = {}
         for one in figures:
             key = one.point.quality if self.rules.judges else None
@@ -326,14 +345,17 @@ class Known:
         return list(grouped.values())
 
     def ask(self, point: Point, steps: int | None = None) -> Ask:
-        """The point's next run of so many steps; whole, also if that is not much more."""
+        """Build the point's next run of `steps` optimizer steps, numbered as a repeat.
+
+        It is a whole run if `steps` is None or at least `AS_WHOLE` of the whole run's steps.
+        """
         if steps is not None and steps >= AS_WHOLE * point.whole_steps:
             steps = None
         asked = [(trial.ask.point, trial.ask.steps) for trial in self.trials]
         return Ask(point.index, steps, asked.count((point.index, steps)))
 
     def longest(self, point: Point) -> Trial:
-        """Of a point that was measured, the run that trained longest."""
+        """Return the trial of a measured point with the most seconds of training."""
         own = [one for one in self.trials if one.ask.point == point.index and one.steps]
         return max(own, key=lambda trial: trial.training_s)
 
@@ -349,8 +371,11 @@ class Known:
         ]
 
     def core_hours(self, ask: Ask) -> float | None:
-        """What a run will be charged; if its point has no figure, each positive as the slowest of
-        those completed took, and None if none is."""
+        """Predict the core-hours of one run; None before any run completed.
+
+        For a point without a figure, a positive is assumed to take as long as in the slowest
+        completed run.
+        """
         points = {point.index: point for point in self.points}
         point, done = points[ask.point], self.completed
         if not done:
@@ -371,12 +396,12 @@ class Known:
         return point.cores * seconds / 3600
 
     def price(self, asks: Sequence[Ask]) -> float | None:
-        """Core-hours of all of them; None if no run has shown what one costs."""
+        """Predict the core-hours of all given runs together; None before any run completed."""
         prices = [self.core_hours(ask) for ask in asks]
         return None if None in prices else sum(filter(None, prices))
 
     def fitting(self, asks: Sequence[Ask], reserve_h: float = 0.0) -> tuple[Ask, ...]:
-        """Those that the budget has room for, the first ones first."""
+        """Select the runs that fit into the budget less `reserve_h`, in the given order."""
         left, found = self.left_h - reserve_h, list[Ask]()
         for ask in asks:
             hours = self.core_hours(ask) or 0.0
@@ -392,7 +417,10 @@ def startup_s(trials: Iterable[Trial]) -> float:
 
 
 def next_step(known: Known, select: Callable[[Known], Step]) -> Step:
-    """What to do now: trials that are open are sent again before `select` asks for new ones."""
+    """Decide the next step: wait, resubmit open trials, or take what `select` returns.
+
+    `select` is asked only if no trial is under way or still to be sent again.
+    """
     if any(trial.fate == "under way" for trial in known.trials):
         return Step("wait", "runs are under way")
     if known.left_h > 0 and any(trial.fate == "open" for trial in known.trials):

@@ -47,13 +47,13 @@ class Saved(Record):
         return [ask for one in self.rounds for ask in one.asks]
 
     def then(self, step: Step) -> Saved:
-        """With a round more."""
+        """Copy the saved tuning with the step appended as a round."""
         last = Round(why=step.why, asks=list(step.asks), more=list(step.more))
         return self.model_copy(update={"rounds": [*self.rounds, last]})
 
 
 def read_saved(paths: ResultPaths, job: JobSpec) -> Saved:
-    """What was asked for so far, nothing if the folder has no tuning yet.
+    """Read the tuning saved in the folder; one without rounds if the folder has none.
 
     Raises UsageError if it has another grid's.
     """
@@ -105,27 +105,30 @@ class Tuning:
     limits: Limits | None
 
     def extended(self, more: Sequence[dict[str, Any]]) -> Self:  # noqa: ARG002
-        """With the points that rounds added."""
+        """Copy the tuning with more points in its grid, one for each entry of settings."""
         return self
 
     def hash_files(self) -> dict[str, str]:
-        """SHA-256 of the files that its trials depend on, by name."""
+        """SHA-256 of the files on which the trials depend, by file name."""
         return {}
 
     def measured(self, trial: Trial, row: Row) -> Trial:
-        """A trial whose run is complete, with its figures."""
+        """Fill in a completed trial's figures from its row of the table of runs."""
         raise NotImplementedError
 
     def judged(self, trials: list[Trial], rows: Mapping[str, Row]) -> tuple[list[Trial], Rules]:
-        """The trials, those failed whose results do not hold, and the rules for the next."""
+        """Return the trials and the rules; trials whose results do not count are marked failed."""
         raise NotImplementedError
 
     def select(self, known: Known) -> Step:
-        """What comes next, or the outcome."""
+        """Choose the next step; its kind is `done` when the tuning ends."""
         raise NotImplementedError
 
     def read_trials(self, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
-        """`rows`: of the table of runs, by run id. In the order asked."""
+        """Build the trial of each ask, in the order of `asks`.
+
+        `rows` maps run ids to rows of the table of runs.
+        """
         counted = set[str]()
         found = []
         for ask in asks:
@@ -164,8 +167,10 @@ class Now:
 
     @property
     def step_core_h(self) -> float | None:
-        """What the runs of this step should cost, with those sent again; None if nothing has run
-        yet."""
+        """Predicted core-hours of the step, resubmitted runs included; None if unknown.
+
+        They are unknown until a run has completed.
+        """
         known = replace(self.known, points=self.tuning.extended(self.step.more).grid.points)
         there = {point.index for point in known.points}
         again = [trial.ask for trial in known.trials if trial.fate == "open"]
@@ -183,7 +188,7 @@ def read_state(tuning: Tuning) -> Now:
 
 
 def send(now: Now) -> Launched:
-    """Note the step's runs, then submit them, and whatever was asked for and did not end."""
+    """Save the step's round, then submit its runs and all earlier ones that did not end."""
     tuning = now.tuning.extended(now.step.more)
     paths, grid = tuning.paths, tuning.grid
     saved = now.saved.then(now.step) if now.step.asks else now.saved

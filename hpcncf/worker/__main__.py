@@ -12,7 +12,7 @@ from hpcncf.errors import HpcncfError, UsageError
 
 
 def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that choose a run."""
+    """Add the command-line arguments that choose a run and its job file or results folder."""
     add = parser.add_argument
     add("source", type=Path, help="a job file, or a results folder with a plan")
     # torchrun on Python 3.11 refuses `--run`, ours or not: it begins two of its own options.
@@ -23,7 +23,7 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_setting_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """`-s KEY=VALUE`, which may be repeated."""
+    """Add the option `-s KEY=VALUE`, which may be repeated, with this help text."""
     parser.add_argument(
         "-s", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=meaning
     )

@@ -25,7 +25,7 @@ WITHIN_S: Final = 300.0
 
 
 def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPaths:
-    """The attempt of this start's first rank, once it is visible here.
+    """Wait until the attempt that rank 0 began at this start is visible, and return it.
 
     For ranks without torch.distributed. Raises HpcncfError if it does not appear.
     """
@@ -56,7 +56,7 @@ def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
 def build_end(
     run: Run, attempt: AttemptPaths, reason: EndReason, exit_codes: Sequence[int | None]
 ) -> End:
-    """The attempt's end as its launcher writes it; `exit_codes` by rank."""
+    """Build the end record of an attempt, with the exit codes in the order of the ranks."""
     return End(
         run_id=run.id,
         attempt=attempt.number,
@@ -67,7 +67,7 @@ def build_end(
 
 
 def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
-    """Wait until every rank has left its record; returns whether all did in time."""
+    """Wait until every rank has written its record; return False after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while len(attempt.rank_records()) < world_size:
         if time.monotonic() > deadline:
@@ -77,8 +77,11 @@ def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
 
 
 def needs_run(paths: ResultPaths, run: Run, again: bool) -> bool:
-    """Whether a task still has to run it. With `again` a complete run counts as done only if this
-    very job completed it, in this start or an earlier one."""
+    """Return whether a task still has to execute this run.
+
+    With `again`, a complete run counts as done only if this very job completed it, in this
+    start or an earlier one.
+    """
     attempt = last_attempt(paths.run(run.id))
     if attempt is None or not is_complete(run, attempt):
         return True
@@ -87,7 +90,11 @@ def needs_run(paths: ResultPaths, run: Run, again: bool) -> bool:
 
 
 def take_or_join(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
-    """The attempt of this rank: rank 0 claims the next one, and sends its number to the others."""
+    """Return the attempt for this rank: rank 0 claims the next one, the others join it.
+
+    Rank 0 sends the attempt's number to the other ranks. Raises HpcncfError if it cannot be
+    claimed.
+    """
     if place.rank != 0 and run.training is None:
         return joined(paths, place.rank)
     if place.rank != 0:
@@ -110,14 +117,17 @@ def take_or_join(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptP
 
 
 def _refused(problem: str, run: Run, place: Place) -> HpcncfError:
-    """The error, also sent to the other ranks, which would else wait for minutes."""
+    """Build the error that no attempt can be claimed, and send it to the other ranks.
+
+    Without it, they would wait for minutes.
+    """
     if place.world_size > 1 and run.training is not None:
         _answer_of_first(problem, run, place)
     return HpcncfError(problem)
 
 
 def _answer_of_first(value: str | None, run: Run, place: Place) -> int | str:
-    """The attempt's number, or why there is none."""
+    """Exchange rank 0's message: return the attempt's number, or why there is no attempt."""
     from hpcncf.ncf.distributed import gather_objects, join_group
 
     assert run.training is not None
@@ -127,6 +137,6 @@ def _answer_of_first(value: str | None, run: Run, place: Place) -> int | str:
 
 
 def find_attempt(paths: RunPaths, place: Place) -> AttemptPaths | None:
-    """The attempt of a rank that ends before it knows its number."""
+    """Find the attempt of a rank that ends before rank 0 sent the attempt's number, or None."""
     found = claims.attempt_of_start(paths, slurm_job_id(), restart())
     return None if found is None or found.rank(place.rank).exists() else found

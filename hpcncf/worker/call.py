@@ -25,12 +25,15 @@ WORDS: Final = ("-m", "hpcncf.worker.call")
 
 
 def lacks_result(words: Sequence[str], output: Path) -> bool:
-    """Whether this command calls a function, and left nothing of it: `os._exit` leaves none."""
+    """Return whether the command calls a Python function but left no result file.
+
+    `os._exit`, for example, ends the process without one.
+    """
     return tuple(words[1:3]) == WORDS and not (output / RESULT).exists()
 
 
 def dump(value: Any) -> bytes:
-    """Its pickle. Raises UnpicklableError with the place of what cannot be pickled."""
+    """Pickle the value. Raises UnpicklableError, which names the part that cannot be pickled."""
     import cloudpickle
 
     try:
@@ -51,7 +54,7 @@ def write_own(path: Path, content: bytes) -> None:
 
 
 def read_own(path: Path) -> Any:
-    """What `write_own` wrote. Raises HpcncfError if others own the file or can write to it."""
+    """Load a file from `write_own`. Raises HpcncfError if another user could have written it."""
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -63,7 +66,10 @@ def read_own(path: Path) -> Any:
 
 
 def main() -> int:
-    """Exit code 1 if the function raises an exception, whose traceback is kept and printed."""
+    """Call the pickled function and store its result; return 1 if it raised an exception.
+
+    The traceback of the exception is stored and printed.
+    """
     file, output = Path(sys.argv[1]), Path(os.environ["HPCNCF_OUTPUT"])
     plan = read_plan(ResultPaths(output.parents[3]))
     # From the plan, for the words have lost the values' types.

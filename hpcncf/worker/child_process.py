@@ -58,7 +58,10 @@ class Output:
         self._thread = threading.Thread(target=self._pass_on, name="hpcncf-output", daemon=True)
 
     def start(self, seen: Callable[[bytes], None]) -> None:
-        """Once the program has its end of the pipe; `seen` is called with all that passes."""
+        """Start to pass on the program's output; `seen` is called with every chunk of it.
+
+        The program must have inherited its end of the pipe before.
+        """
         self._seen = seen
         os.close(self.writing)
         with contextlib.suppress(OSError):
@@ -66,7 +69,10 @@ class Output:
         self._thread.start()
 
     def end(self) -> None:
-        """The program has ended: pass on what it left. Its orphans may hold the pipe forever."""
+        """Pass on the output that is left after the program's end, and stop.
+
+        The program's orphans may hold the pipe open forever, so its end is not awaited.
+        """
         os.close(self._ending)
         self._thread.join()
         for descriptor in (self._reading, self._ended):
@@ -116,7 +122,7 @@ class Report:
         self._in_long_line = False
 
     def read(self, output: bytes) -> None:
-        """The next of the program's output, cut anywhere."""
+        """Parse the next chunk of the program's output, which may be cut anywhere."""
         *lines, rest = (self._rest + output).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             if self._in_long_line:
@@ -127,11 +133,11 @@ class Report:
         self._rest = b"" if self._in_long_line else rest
 
     def end(self) -> None:
-        """There is no more: the last line needs no end."""
+        """Parse the last line of the output even if it lacks a line break."""
         self.read(b"\n")
 
     def read_file(self, path: Path) -> None:
-        """A flat JSON mapping; its values are the last word."""
+        """Read reported values from a flat JSON file; they replace values from the output."""
         try:
             text = read_regular(path, LARGEST_FILE)
             plain = json.loads(text.decode())
@@ -186,7 +192,10 @@ def _parse_value(text: str) -> int | float | str:
 
 
 def _kept(value: bool | int | float | str) -> bool | int | float | str:
-    """As a record can keep it: JSON knows no infinity and no NaN."""
+    """Convert a value to one that a JSON record can hold: infinities, for example, to text.
+
+    Huge integers become text as well, and long text is cut.
+    """
     if isinstance(value, float) and not abs(value) <= LARGEST_METRIC:
         return str(value)
     if isinstance(value, int) and abs(value) >= 2**53:
@@ -223,7 +232,7 @@ class CannotStart(HpcncfError):
 
 
 def check(command: Sequence[str]) -> None:
-    """Raise CannotStart where the command's program is not there or not executable."""
+    """Raise CannotStart if the command's program does not exist or is not executable."""
     program, hint = command[0], ""
     if which(program):
         return
@@ -253,7 +262,7 @@ class Child:
         output: int | None = None,
         is_shell: bool = False,
     ) -> None:
-        """Raises CannotStart."""
+        """Start the command. Raises CannotStart if it cannot be executed."""
         # Orphaned descendants become children of this process, so that their time is counted.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         ignored = inherited_as_ignored()
@@ -303,7 +312,9 @@ class Child:
         look: Callable[[], None] = lambda: None,
         every_s: float = 2.0,
     ) -> int:
-        """Wait for its end, calling `meanwhile` now and then: its exit code, or minus the signal.
+        """Wait for the command's end; return its exit code, or minus the signal that ended it.
+
+        `meanwhile` is called about every `every_s` seconds.
 
         Signals that reach us go to the child, and where one stops it, we stop. `look` is called
         before an end is taken note of: until then the kernel keeps the account of who ended.
@@ -324,7 +335,10 @@ class Child:
         return code
 
     def _next_signal(self, within_s: float) -> int | None:
-        """The signal to pass on; None after `within_s`, 0 if there is a child to look at."""
+        """Wait for a signal to pass on to the child; None after `within_s` seconds without one.
+
+        It returns 0 if the signal needs no passing on, for example when a child ended.
+        """
         # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
         # its time, Python's (seen in 3.11) reports a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, within_s)
@@ -356,7 +370,10 @@ class Child:
             os.kill(self.pid, number)
 
     def _reap(self, look: Callable[[], None]) -> int | None:
-        """Wait for whoever ended, orphans too; the command's exit code when it did."""
+        """Reap every process that has ended; return the command's exit code, None while it runs.
+
+        Orphaned descendants of the command are reaped as well.
+        """
         while True:
             look()
             try:
@@ -371,7 +388,7 @@ class Child:
                 return None
 
     def _follow_stop(self, number: int) -> None:
-        """The child has been stopped: by the terminal or a shell, which are to see us stop."""
+        """Stop this process as the child was stopped, so that the terminal or shell sees it."""
         if number not in JOB_CONTROL:
             return  # whoever sends SIGSTOP to a process lets the same one go on
         if number != signal.SIGTSTP and self._terminal.give():
@@ -392,5 +409,5 @@ class Child:
 
 
 def shell_code(code: int) -> int:
-    """The exit code to pass on: a shell reports death by signal n as 128 + n."""
+    """Convert a return code to a shell's exit code: death by signal n becomes 128 + n."""
     return code if code >= 0 else 128 - code

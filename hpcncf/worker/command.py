@@ -78,7 +78,7 @@ def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
 
 
 def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Child:
-    """Raises CannotStart."""
+    """Start the run's program with its environment; raises CannotStart."""
     program, checkpoints = run.workload, RunPaths(attempt.folder.parent).checkpoints
     assert isinstance(program, Program)
     folder, threads = Path(program.folder), str(run.resources.cpus_per_task)
@@ -127,7 +127,9 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
 
 
 def _end_stopped(recorder: CommandRecorder, record: RankRecord, stopped: Stopped) -> int:
-    """Write the record; the first rank then requeues the job, once the others have left theirs.
+    """Record a program that was asked to stop; rank 0 requeues the job. Returns the exit code.
+
+    Rank 0 waits for the other ranks' records first.
 
     Slurm ends a step as soon as one of its ranks fails, so the others exit with 0.
     """

@@ -44,7 +44,10 @@ class CommandRecorder(RankRecorder):
         self.start_monitor(allocated, child.pid)
 
     def wait(self) -> tuple[int, Measured]:
-        """Wait for its end; returns its exit code, or minus the signal, and what was measured."""
+        """Wait for the command's end; return its exit code and the measurements.
+
+        The exit code is minus the number of the signal that ended the command, if one did.
+        """
         self._write_progress()  # by it `status` finds the command if this process is killed
         code = self.child.wait(self._write_progress, self.monitor.see_main)
         return code, self.monitor.stop()
@@ -72,7 +75,10 @@ class CommandRecorder(RankRecorder):
         )
 
     def end(self, measured: Measured, code: int, stopped: bool) -> RankRecord:
-        """The record of the command that ended with this code; `stopped`: it was asked to."""
+        """Build the record of the command that ended with `code`.
+
+        `stopped`: the command had been asked to stop.
+        """
         self.report.end()
         if self.place.rank == 0:
             self.report.read_file(self.attempt.output / FILE)

@@ -43,14 +43,14 @@ class Peer:
 
 
 def current_process_record(place: Place) -> Peer:
-    """This process, as the other ranks of its node can find it."""
+    """Return a description of this process by which other ranks of its node can find it."""
     pid = os.getpid()
     numbers = str(Path("/proc/self/ns/pid").readlink())
     return Peer(place.rank, os.uname().nodename, numbers, pid, process_start(pid))
 
 
 def describe_lost_peers(peers: Sequence[Peer], recorded: set[int]) -> str:
-    """Describe the ranks without a record that are gone, or may be."""
+    """Describe the ranks without a record whose processes are gone, or may be gone."""
     silent = [each for each in peers if each.rank not in recorded]
     until = time.monotonic() + GONE_WITHIN_S
     while not (message := describe_killed_ranks(silent, lambda: ())) and time.monotonic() < until:
@@ -62,7 +62,7 @@ def describe_lost_peers(peers: Sequence[Peer], recorded: set[int]) -> str:
 
 
 def describe_failed_rank(path: Path) -> str:
-    """Describe the end of the rank with this record; empty without a record of an error."""
+    """Describe how the rank of this record failed or was stopped; empty without an error."""
     record = read_optional(path, RankRecord)
     if record is None or record.error is None:
         return ""
@@ -81,7 +81,7 @@ def describe_killed_ranks(peers: Sequence[Peer], recorded: Callable[[], Collecti
 
 
 def gone_before_meeting(place: Place, recorded: Collection[int]) -> str:
-    """Describe the ranks of this node that are gone without a record; empty if there are none.
+    """Describe the ranks of this node that ended without a record; empty if there are none.
 
     Before the ranks have met, they are found among the children of the process that started this
     one, by their rank variable.
@@ -130,7 +130,7 @@ def _here(peer: Peer) -> bool:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether it is an error of gloo or nccl about a rank that is gone or silent."""
+    """Return whether the error is one of gloo or NCCL about a rank that is gone or silent."""
     said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 

@@ -75,8 +75,10 @@ def run_mps_daemon(wanted: bool, gpus: Sequence[str]) -> Iterator[MpsClientEnv]:
 
 
 def uuids(gpus: Sequence[str]) -> list[str]:
-    """The UUIDs of the GPUs, which NVML, the daemon and its clients understand alike; empty if NVML
-    does not know all of them."""
+    """Return the UUIDs of the GPUs; an empty list if NVML does not know all of them.
+
+    NVML, the MPS daemon and its clients understand UUIDs alike.
+    """
     known = {device.identity.index: device.identity for device in gpu.open_gpus()}
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     found = [known[index].uuid for index in gpu.allowed(known.values(), env)]
@@ -89,20 +91,23 @@ def _missed(gpus: Sequence[str], problem: str) -> MpsClientEnv:
 
 
 def _start(env: Mapping[str, str]) -> str | None:
-    """Start the daemon; returns why it does not answer, or None."""
+    """Start the MPS daemon; return None, or the reason why it does not answer."""
     if shutil.which(CONTROL) is None:
         return f"there is no {CONTROL} on this node"
     return _control(env, "-d") or _control(env, command="get_server_list")
 
 
 def _undisturbed() -> None:
-    """Slurm sends its warning, and the SIGTERM of a preemption or of scancel, to every process of
-    the step: the ranks then write their checkpoints with the daemon's help."""
+    """Block SIGUSR2 and SIGTERM in the daemon's process.
+
+    Slurm sends its warning, and the SIGTERM of a preemption or of scancel, to every process of
+    the step: the ranks then write their checkpoints with the daemon's help.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM])
 
 
 def _end(env: Mapping[str, str]) -> None:
-    """End the daemon by its own command, and kill what remains of it and its servers."""
+    """Quit the MPS daemon, and kill those of its processes that are left."""
     _control(env, command="quit")
     ours = []
     for process in psutil.process_iter():
@@ -116,7 +121,7 @@ def _end(env: Mapping[str, str]) -> None:
 
 
 def _control(env: Mapping[str, str], *options: str, command: str = "") -> str | None:
-    """Start the daemon by its option, or send it a command; returns the problem, or None."""
+    """Start the MPS daemon, or send it a command; return None or a description of the problem."""
     # A file, for the daemon may keep what it was given to write to: a pipe would not end. The
     # daemon's own are control.log and server.log.
     log = Path(env["CUDA_MPS_LOG_DIRECTORY"], "answer.log")

@@ -114,7 +114,7 @@ class PackRunner:
         return True
 
     def _watch(self) -> list[int]:
-        """Wait until all runs have ended; returns the exit codes."""
+        """Wait until all runs of the pack have ended; return the exit codes of all ranks."""
         running, codes = list(self.members), list[int]()
         while running:
             for member in list(running):
@@ -137,14 +137,16 @@ class PackRunner:
 
 
 def slot_cpus(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:
-    """The CPUs of the run in this slot of a job. `ordered`: the job's, with those of a core in a
-    row."""
+    """Return the CPUs for the run in this slot of the job; an empty list binds nothing.
+
+    `ordered` lists the job's CPUs, those of a core next to one another.
+    """
     each = resources.cores
     return list(ordered[slot * each : (slot + 1) * each])
 
 
 def slot_gpus(slot: int, resources: Resources, visible: Sequence[str]) -> list[str]:
-    """The GPUs of the run in this slot, by the names that the job has for them."""
+    """Return the GPUs for the run in this slot, under the names that they have in the job."""
     each = resources.gpus_per_node
     first = slot // resources.runs_per_gpu * each
     return list(visible[first : first + each])

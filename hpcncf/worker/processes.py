@@ -42,7 +42,7 @@ class Placement:
 
 
 def start(results: Path, run: Run, attempt: AttemptPaths, placement: Placement) -> Ranks:
-    """Start every rank of the run."""
+    """Start a process for every rank of the run, and return the processes."""
     command = [sys.executable, "-P", "-u", "-m", "hpcncf.worker", str(results), "--run", run.id]
     known = _environment(run, attempt, placement)
     share, cpus, ranks = run.resources.cpus_per_task, placement.cpus, Ranks()
@@ -65,7 +65,7 @@ def start(results: Path, run: Run, attempt: AttemptPaths, placement: Placement) 
 
 
 def _environment(run: Run, attempt: AttemptPaths, placement: Placement) -> dict[str, str]:
-    """The environment of all ranks, without variables of the queue's own submitit job."""
+    """Build the environment of all ranks, without the variables of the queue's submitit job."""
     threads, world = str(run.resources.cpus_per_task), str(run.resources.world_size)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -94,7 +94,7 @@ def _environment(run: Run, attempt: AttemptPaths, placement: Placement) -> dict[
 
 @contextlib.contextmanager
 def bound_to(cpus: list[int]) -> Iterator[None]:
-    """Bind this thread to `cpus`; processes that it starts meanwhile inherit that."""
+    """Bind this thread, and processes that it starts, to `cpus` while the block runs."""
     if not cpus:
         yield
         return
@@ -107,12 +107,15 @@ def bound_to(cpus: list[int]) -> Iterator[None]:
 
 
 def end_with_parent(signum: int = signal.SIGTERM) -> None:
-    """Linux sends this process the signal when its parent dies: no rank outlives its queue."""
+    """Have Linux send this process a signal when its parent dies.
+
+    No rank outlives its queue.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
 
 
 def hold_interrupt() -> None:
-    """SIGINT waits, through the start of Python and its imports, until it is unblocked."""
+    """Block SIGINT, so that it waits while Python starts and imports modules."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
@@ -144,7 +147,10 @@ class Watch:
         self._kill_at = 0.0
 
     def look(self) -> EndReason | None:
-        """Why they ended, once all have; call it now and then."""
+        """Check the ranks and end them if necessary; return the reason once all have ended.
+
+        It returns None while a rank runs, and must be called now and then.
+        """
         codes, now = [rank.poll() for rank in self._ranks], time.monotonic()
         if None not in codes:
             return self._ending or "exited"
@@ -171,7 +177,7 @@ class Watch:
         return "exited" if failed else None
 
     def pass_on(self, signum: int) -> None:
-        """Send a signal to each rank that runs."""
+        """Send a signal to each rank that is still running."""
         for rank in self._ranks:
             if rank.poll() is None:
                 rank.send_signal(signum)

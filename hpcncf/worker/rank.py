@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
-    """Be the rank that the arguments request; returns the exit code and the run's paths.
+    """Work as the rank that the arguments describe; return the exit code and the run's paths.
 
     The results folder of a job file is results/<the job's name>. Rank 0 writes plan and job file
     there; an existing plan gets the run if it is new. Raises UsageError if several runs could be
@@ -62,7 +62,10 @@ def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPat
 
 
 def select_run(plan: Plan, run_id: str | None) -> Run:
-    """The run with this id; without an id, the only one. Raises UsageError that lists the runs."""
+    """Return the run with this id, or the job's only run if the id is None.
+
+    Raises UsageError, which lists the runs, if several could be meant.
+    """
     if run_id is not None:
         return plan.run(run_id)
     active = plan.active()
@@ -76,7 +79,7 @@ def select_run(plan: Plan, run_id: str | None) -> Run:
 
 
 def work(results: Path, run_id: str | None = None, again: bool = False, over: int = 0) -> int:
-    """Be one rank of a planned run; returns its exit code.
+    """Work as one rank of a planned run; return its exit code.
 
     Attempts up to number `over` are known to have ended, whatever heartbeat they left.
     """
@@ -85,7 +88,9 @@ def work(results: Path, run_id: str | None = None, again: bool = False, over: in
 
 
 def run_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
-    """The same for a run at hand; an error is recorded and printed.
+    """Work as one rank of this run; return its exit code.
+
+    An error is recorded and printed.
 
     Raises HpcncfError if the run cannot start: another process runs it, or the number of ranks is
     not the planned one.
@@ -131,7 +136,7 @@ def run_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0)
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder if that is possible; the run is complete either way."""
+    """Remove a file or folder; errors are ignored, since the run is complete anyway."""
     if path.is_dir() and not path.is_symlink() and path.name.startswith("."):
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -140,7 +145,7 @@ def _remove(path: Path) -> None:
 
 
 def _done(run: Run, paths: RunPaths, again: bool) -> bool:
-    """Whether the run is complete; with `again`, by an earlier start of this very job."""
+    """Return whether the run is complete; with `again`, by an earlier start of this very job."""
     last = last_attempt(paths)
     if last is None or not is_complete(run, last):
         return False
@@ -211,7 +216,10 @@ def _train(recorded: ProcessRecorder, paths: RunPaths, shares_attempt: bool) -> 
 
 
 def batches_line(batches: BatchProgress, epochs: int) -> str:
-    """`epoch 1/3, batch 200/782: loss 0.4213, 152,331 instances/s`."""
+    """Format a log line of progress within an epoch: batch, loss and speed.
+
+    For example `epoch 1/3, batch 200/782: loss 0.4213, 152,331 instances/s`.
+    """
     return (
         f"epoch {batches.epoch + 1}/{epochs}, batch {batches.batch}/{batches.of}: "
         f"loss {batches.loss:.4f}, {batches.instances_per_s:,.0f} instances/s"

@@ -107,14 +107,17 @@ def record(
 
 
 def _share_cores() -> bool:
-    """Whether ranks of this node may all use the same cores: nobody bound them to some."""
+    """Return whether the ranks of this node share all cores, because nobody bound them.
+
+    It compares this process's affinity mask with its parent's.
+    """
     with suppress(OSError):
         return os.sched_getaffinity(os.getppid()) == os.sched_getaffinity(0)
     return False
 
 
 def others(recorded: RecordedCommand) -> tuple[list[RankRecord], list[NodeRecord]]:
-    """All ranks' and nodes' records, as the first rank sees them at the end."""
+    """Read the records of all ranks and of all nodes, as rank 0 sees them at the end."""
     attempt = AttemptPaths(recorded.folder)
     ranks = [read_optional(path, RankRecord) for path in attempt.rank_records()]
     nodes = [read_optional(path, NodeRecord) for path in attempt.node_records()]
@@ -128,7 +131,10 @@ def planned(
     place: Place = ALONE,
     remedies: Remedies = NO_REMEDIES,
 ) -> Run:
-    """Each start of a command is a run of its own: nobody knows what it depends on.
+    """Build the run that represents this start of a command; its id differs at every start.
+
+    The results of a command may depend on anything, so that no two starts count as the same
+    run.
 
     Several may start on one host within a millisecond: the process distinguishes them. Ranks that
     were started together are one run.
@@ -167,7 +173,7 @@ def planned(
 
 
 def _here() -> str:
-    """What a job file of the same command needs; no part of what the command is."""
+    """Return the current folder, which the run's job file needs; `.` if it has no valid name."""
     with suppress(OSError, UnicodeEncodeError):
         folder = str(Path.cwd())
         folder.encode()

@@ -54,7 +54,7 @@ from hpcncf.worker.lost_ranks import (
 
 
 def changes(run: Run, attempt: AttemptPaths) -> list[str]:
-    """Warnings of code that was edited since the run's last submission.
+    """Return warnings about code that was edited since the run was last submitted.
 
     A command's code includes the checkout that its user was in; our own workload runs none of it.
     """
@@ -98,7 +98,10 @@ class RankRecorder:
         return self._monitor
 
     def start_monitor(self, allocated: float, pid: int | None = None) -> None:
-        """Watch this process, or its command `pid`; a node's first rank watches the node, too."""
+        """Start to measure this process, or the command `pid`.
+
+        A node's first rank measures the node, too.
+        """
         cpus = os.environ.get("HPCNCF_NODE_CPUS")  # of the whole run here, by its launcher
         is_first = self.place.local_rank == 0
         self._monitor = Monitor(
@@ -114,7 +117,7 @@ class RankRecorder:
         self._monitor.start()
 
     def write_progress(self, **position: Any) -> None:
-        """Write what `status` shows; `position` has the fields that the monitor does not know."""
+        """Write the progress file that `status` shows; `position` has the unmeasured fields."""
         progress = Progress(
             run_id=self.run.id,
             attempt=self.attempt.number,
@@ -126,7 +129,7 @@ class RankRecorder:
             write_record(self.attempt.progress, progress)
 
     def build_record(self, measured: Measured, **others: Any) -> RankRecord:
-        """The rank's record; `others` has the fields that the monitor does not measure."""
+        """Build the rank's record; `others` has the fields that the monitor does not measure."""
         figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
         # A command of a packed run may start runs, which inherit the variable of that run.
         packed = Packed.model_validate_json(os.environ[PACKED]) if os.environ.get(PACKED) else None
@@ -149,7 +152,10 @@ class RankRecorder:
         )
 
     def leave(self, record: RankRecord) -> None:
-        """Write the record, waiting for a while for a full disk or a lost file server."""
+        """Write the rank's record; retry for a while if the disk is full or unreachable.
+
+        Raises HpcncfError if it cannot be written.
+        """
         path = self.attempt.rank(record.rank)
         try:
             write_record_with_retries(path, record)
@@ -162,7 +168,7 @@ class RankRecorder:
                 self.attempt.first(record.outcome).symlink_to(path.name)
 
     def requeue_last(self, decision: RequeueDecision, within_s: float) -> str:
-        """Have the job requeued, if that is the decision; returns why Slurm refused, or nothing.
+        """Requeue the job if `decision` says so; return why Slurm refused, or an empty text.
 
         Slurm then kills the rest of the job: the other ranks' records come first.
         """
@@ -219,7 +225,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
         return self
 
     def begin(self, attempt: AttemptPaths) -> None:
-        """Start to measure for this attempt."""
+        """Start to measure this process for the given attempt."""
         self._attempt = attempt
         allocated = allocated_cores() or float(self.run.resources.cpus_per_task)
         self.start_monitor(allocated)
@@ -241,14 +247,20 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
             self._signals.restore()
 
     def _cause(self, error: BaseException | None) -> BaseException | None:
-        """The error, or the signal behind it. Ranks that a signal stops end together: one that lost
-        a peer then lost it to something else, unless the signal cut them off."""
+        """Return the stop signal if it led to the error, or else the error.
+
+        Ranks that a signal stops end together: one that lost a peer then lost it to something
+        else, unless the signal cut them off.
+        """
         if error and self.stop.came_in in ("deferred", "undisturbed") and is_peer_loss(error):
             return error
         return self._signals.cause(error)
 
     def _leave(self, error: BaseException | None) -> bool:
-        """Write the record; returns whether the error is dealt with."""
+        """Write the record of this rank; return False if the error must be raised.
+
+        That is so if there is no attempt to record it in.
+        """
         self.error = error
         if error is not None:
             self.exit_code = error.exit_code if isinstance(error, Stopped) else 1
@@ -300,12 +312,15 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
         return True
 
     def _after_another(self, described: Callable[[], str]) -> str:
-        """` after another rank ended: ...`: the first that failed, else those described."""
+        """Return ` after another rank ended: ...`, which names the cause; empty if unknown.
+
+        The cause is the first rank that failed, or else the text that `described` returns.
+        """
         cause = describe_failed_rank(self.attempt.first("failed")) or described()
         return f" after another rank ended: {cause}" if cause else ""
 
     def _leave_at_once(self, stopped: Stopped) -> None:
-        """Called in another thread than the main one, which may never wake."""
+        """Write the record and exit, from a second thread, since the main one may never return."""
         try:
             self._leave(stopped)
             sys.stderr.write(f"hpcncf: {stopped}\n")
@@ -341,7 +356,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
         }
 
     def explained(self) -> str:
-        """The error's message; first comes another rank's end, if that was the cause."""
+        """Return the error's message; if another rank's end caused it, that comes first."""
         message = str(self.error)
         if self.error is None or not is_peer_loss(self.error):
             return message

@@ -48,8 +48,10 @@ TIMEOUT_S: Final = 600.0
 
 
 def command(run: Run, worker: Sequence[str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """The torchrun command of each node's task; the tasks agree on a port first. `worker`: the
-    words behind `-m`."""
+    """Build the torchrun command for this node, after all nodes agreed on a port.
+
+    `worker`: the words behind `-m`.
+    """
     address, port = _agree_on_store(run.id, environment.place(env), env)
     return [
         *(sys.executable, "-P", "-u", "-m", "torch.distributed.run"),
@@ -61,7 +63,10 @@ def command(run: Run, worker: Sequence[str], env: Mapping[str, str] = os.environ
 
 
 def _agree_on_store(run_id: str, task: Place, env: Mapping[str, str]) -> tuple[str, int]:
-    """Address and port of torchrun's own store, which the first node's torchrun makes anew."""
+    """Agree with the other nodes on the address and port of torchrun's store.
+
+    The store itself is created by the torchrun of the first node.
+    """
     at = meeting_of_run(f"{run_id} torchrun", env)
     if task.rank != 0:
         address = resolved(at.host)
@@ -76,7 +81,7 @@ def _agree_on_store(run_id: str, task: Place, env: Mapping[str, str]) -> tuple[s
 
 
 def prepare() -> None:
-    """In torchrun's process, before it is one.
+    """Prepare a new process for torchrun: it ends with its parent, and SIGUSR2 is blocked.
 
     Slurm may send its warning to every process of the step, and torchrun would end by it. Blocked,
     it waits; torchrun's ranks inherit that, and open up for it when they can handle it.
@@ -86,7 +91,10 @@ def prepare() -> None:
 
 
 def pass_on(agent: subprocess.Popen[bytes], signum: int) -> None:
-    """Send to the ranks alone: torchrun, asked to end, gives them half a minute and fails."""
+    """Send a signal to torchrun's ranks, but not to torchrun itself.
+
+    Asked to end, torchrun would give its ranks half a minute and then fail.
+    """
     try:
         ranks = psutil.Process(agent.pid).children()
     except psutil.NoSuchProcess:
@@ -101,13 +109,13 @@ def pass_on(agent: subprocess.Popen[bytes], signum: int) -> None:
 
 
 def own_cpus(usable: Sequence[int], place: Place) -> list[int]:
-    """A rank's even share of its task's CPUs, in their order; all of them where they are fewer."""
+    """Return this rank's even share of the task's CPUs, or all if they are fewer than ranks."""
     share = len(usable) // place.local_world_size
     return list(usable[place.local_rank * share : (place.local_rank + 1) * share] or usable)
 
 
 def bind(env: Mapping[str, str] = os.environ) -> None:
-    """On CPUs of its own a rank is as one of srun's, which binds them so."""
+    """Bind a rank that torchrun started in a Slurm step to CPUs of its own, as srun does."""
     if "TORCHELASTIC_RUN_ID" in env and in_slurm_step(env):
         place = environment.place(env)
         # By core: two ranks on the hardware threads of one would slow each other down.
@@ -127,7 +135,7 @@ Child = subprocess.Popen[bytes]
 
 
 def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, int]) -> None:
-    """Be one rank of each run in turn. Raises SystemExit with the exit code of a failure.
+    """Work as one rank of each run in turn. Raises SystemExit with a failure's exit code.
 
     `over`: run -> the attempt up to which all are known to have ended.
     """
@@ -151,7 +159,7 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
 
 
 class _Task:
-    """The runs of one task, which are worked at again if the job is put back into the queue."""
+    """Runs of one Slurm task; if it is requeued, the task executes the incomplete ones again."""
 
     def __init__(
         self, paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]
@@ -166,13 +174,15 @@ class _Task:
         return not cancelled and needs_run(self._paths, run, self._again)
 
     def _send(self, signum: int) -> None:
-        """Send a signal to the runs at work."""
+        """Send a signal to the runs that are being executed."""
         raise NotImplementedError
 
 
 class _SideBySide(_Task):
-    """Has the cores, GPUs and memory of all runs of a pack. A failed run ends no other; a signal
-    ends all."""
+    """Task that runs packs: the runs of a pack share the job's cores, GPUs and memory.
+
+    A failed run ends no other; a signal ends all.
+    """
 
     def __init__(
         self, paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]
@@ -187,7 +197,7 @@ class _SideBySide(_Task):
         super().__init__(paths, runs, again, over)  # from here on signals are passed on
 
     def work(self) -> int:
-        """Run one pack after another; returns the exit code."""
+        """Execute one pack after another; return the exit code of the task."""
         codes = [0]
         for together in batched(self._runs, self._resources.side_by_side):
             unfinished = [run for run in together if self._is_unfinished(run)]
@@ -207,7 +217,10 @@ class _SideBySide(_Task):
 
 
 def _machine(resources: Resources) -> Machine:
-    """The job's cores and GPUs here; the variables of each run are those of a step of its own."""
+    """Return the job's cores and GPUs on this node, and further variables for its runs.
+
+    The variables are those that each run would have in a Slurm step of its own.
+    """
     wanted, usable = resources.node_cores, usable_cpus()
     allocated = cpus_of_job() or wanted
     confined = wanted <= len(usable) <= allocated
@@ -225,14 +238,17 @@ def _machine(resources: Resources) -> Machine:
 
 
 class _OneAfterAnother(_Task):
-    """As one of the task's ranks sees them, each in a process of its own."""
+    """Task that executes its runs in turn, each rank in a process of its own."""
 
     _child: Child | None = None
     _by_torchrun = False
 
     def work(self) -> int:
-        """Returns the exit code. A failed run does not keep the next from starting; a signal does,
-        and the first rank then requeues the task if a run is left."""
+        """Execute one run after another; return the exit code of the task.
+
+        A failed run does not keep the next one from starting, but a signal does. Rank 0 then
+        requeues the task if a run is left.
+        """
         codes, unfinished = [0], False
         for run in self._runs:
             if self._cancelled.is_cancelled(run.id):
@@ -249,7 +265,7 @@ class _OneAfterAnother(_Task):
         return stopped_task(self._signal.signum, self._resources.requeues)
 
     def _run(self, run: Run) -> int:
-        """Returns the exit code; 0 if the run was cancelled, which is no failure."""
+        """Execute one run in processes of its own; return its exit code, 0 if it was cancelled."""
         self._by_torchrun = run.resources.launcher == "torchrun"
         given = [str(self._paths.folder), "--run-id", run.id]
         given += ["--over", str(self._over.get(run.id, 0)), *["--again"] * self._again]
@@ -284,7 +300,7 @@ class _OneAfterAnother(_Task):
         return shell_code(code)
 
     def _write_end(self, run: Run, reason: EndReason, code: int) -> None:
-        """Write why the run was asked to stop, which its own record does not know."""
+        """Record the reason for which the run was asked to stop, in its attempt's end record."""
         attempt = attempt_of_start(self._paths.run(run.id), slurm_job_id(), restart())
         if attempt is None:
             return
@@ -304,14 +320,14 @@ class _OneAfterAnother(_Task):
 def _wait(
     child: Child, deadline: float, cancelled: Callable[[], bool] = lambda: False
 ) -> int | None:
-    """Its exit code, or None where it still runs at the deadline, or when it is cancelled."""
+    """Wait for the child; return its exit code, None at the deadline or a cancellation."""
     while (code := child.poll()) is None and time.monotonic() < deadline and not cancelled():
         time.sleep(POLL_S)
     return code
 
 
 def write_report(results: str) -> None:
-    """Collect and report when all runs of a submission have ended.
+    """Run `hpcncf collect` and `hpcncf report`, when all runs of a submission have ended.
 
     Raises SystemExit if no report can be written; an incomplete job gets one, too.
     """

@@ -30,7 +30,7 @@ class Terminal:
         self._child = child
 
     def has_left(self) -> bool:
-        """Whether the child is in another process group than this process."""
+        """Return whether the child is in another process group than this process."""
         return self.group() not in (os.getpgrp(), None)
 
     def group(self) -> int | None:
@@ -40,8 +40,7 @@ class Terminal:
             return None
 
     def give(self) -> bool:
-        """Make the child's group the one in the foreground, if it is another and ours is there:
-        whether that was so."""
+        """Give the terminal to the child's group if ours has it; return whether it was given."""
         group = self.group()
         if group is None or group == os.getpgrp() or os.getpgrp() != os.getpid():
             return False  # in a script, it would not have the terminal either
@@ -51,7 +50,7 @@ class Terminal:
         return True
 
     def take_back(self) -> bool:
-        """Make our group the one in the foreground, if the child's is."""
+        """Give the terminal back to our group if the child's has it; return whether it did."""
         group = self.group()
         return group is not None and self._hand_over(group, os.getpgrp())
 
@@ -73,14 +72,14 @@ class Terminal:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped this process."""
+    """Return whether a signal has stopped (suspended) this process."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False
 
 
 def let_go_on(child: int, group: int) -> None:
-    """Let the processes of this group go on which a signal has stopped: the child and below."""
+    """Continue the stopped processes of this group: the child and its descendants."""
     with suppress(psutil.NoSuchProcess):
         for process in (psutil.Process(child), *psutil.Process(child).children(recursive=True)):
             with suppress(OSError):
@@ -89,7 +88,7 @@ def let_go_on(child: int, group: int) -> None:
 
 
 def stop_as(number: int) -> None:
-    """Stop this process by the signal that stopped its child; return when it goes on.
+    """Stop this process with the signal that stopped its child; return when it continues.
 
     In a group without a shell that could let it go on, the kernel does not stop it.
     """
@@ -99,9 +98,11 @@ def stop_as(number: int) -> None:
 
 
 def die_of(number: int) -> None:
-    """End this process by this signal, so that a shell sees what ended the command: after Ctrl-C
-    it leaves its loop. Returns where the signal does not end it, as the first process of a
-    container."""
+    """End this process with this signal, so that a shell sees what ended the command.
+
+    After Ctrl-C, for example, the shell leaves its loop. It returns if the signal does not end
+    the process, as for the first process of a container.
+    """
     import resource
 
     with suppress(OSError, ValueError):  # the program's core file is enough
@@ -113,7 +114,9 @@ def die_of(number: int) -> None:
 
 
 def inherited_as_ignored() -> frozenset[int]:
-    """The signals among those that Python ignores itself which were ignored before.
+    """Return the signals that this process ignored already before Python started.
+
+    Only signals that Python itself ignores are considered.
 
     By the process that started this one, which passes on what it ignores; unless it is a Python,
     which ignores them itself and starts others with the default.
@@ -130,6 +133,9 @@ def inherited_as_ignored() -> frozenset[int]:
 
 
 def restore_dispositions(ignored: frozenset[int]) -> None:
-    """In the child, before it becomes the command."""
+    """Reset signals that Python ignores, in the child before it becomes the command.
+
+    Signals in `ignored` stay ignored.
+    """
     for number in (*_IGNORED_BY_PYTHON, *ignored):
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)

@@ -22,7 +22,7 @@ class UnpicklableError(HpcncfError):
 
 
 def find_unpicklable(value: Any, name: str = "", depth: int = 0) -> str | None:
-    """Where in the value the first thing lies that cannot be pickled, in words."""
+    """Describe the first part of the value that cannot be pickled; None if there is none."""
     if depth > MAX_DEPTH or _can_be_pickled(value):
         return None
     for part, inner in _named_parts(value):
@@ -75,7 +75,7 @@ def _can_be_pickled(value: Any) -> bool:
 
 
 def global_names(code: types.CodeType) -> set[str]:
-    """Names that it and the functions inside it look up in their module."""
+    """Return the global names that a code object and the functions inside it use."""
     return {
         each.argval
         for part in nested_codes(code)
@@ -85,7 +85,7 @@ def global_names(code: types.CodeType) -> set[str]:
 
 
 def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """It, and the code of functions inside it."""
+    """Yield a code object and the code objects of all functions inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, types.CodeType):

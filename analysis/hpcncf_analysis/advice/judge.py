@@ -50,8 +50,11 @@ def within_price_limit(
     price: Callable[[T], float],
     kind: Callable[[T], Hashable] = lambda _: None,
 ) -> list[T]:
-    """Candidates that cost at most 1 / MIN_CORE_YIELD of the cheapest of their kind, in the order
-    given. Prices of two kinds are not compared."""
+    """Select candidates whose price is near the cheapest of their kind, in the given order.
+
+    The limit is 1 / MIN_CORE_YIELD of the cheapest price. Prices of different kinds are not
+    compared.
+    """
     least: dict[Hashable, float] = {}
     for one in candidates:
         least[kind(one)] = min(price(one), least.get(kind(one), price(one)))
@@ -89,7 +92,7 @@ class Judged:
 
     @property
     def key(self) -> str:
-        """Of the configuration: labels may be equal."""
+        """Key of the configuration; unlike labels, keys are unique."""
         return self.one.key
 
     @property
@@ -102,7 +105,7 @@ class Judged:
 
     @property
     def core_h(self) -> float:
-        """Core-hours allocated."""
+        """Core-hours allocated: cores times the median time."""
         return self.one.cores * self.seconds / 3600
 
     @property
@@ -115,21 +118,21 @@ class Judged:
 
     @cached_property
     def cost(self) -> tuple[float, float]:
-        """GPU-hours before core-hours: GPUs are scarcer. Core-hours decide between equals."""
+        """(GPU-hours, core-hours) of a row; compared in this order, because GPUs are scarcer."""
         return self.gpu_h, self.core_h
 
     @property
     def price(self) -> float:
-        """GPU-hours of a row with GPUs, else core-hours: the two kinds are not compared."""
+        """GPU-hours of a row with GPUs, otherwise core-hours; the two are not comparable."""
         return self.gpu_h if self.on_gpus else self.core_h
 
     def allocated(self, of_gpus: bool) -> float:
-        """Its GPUs, or its cores."""
+        """Number of allocated GPUs if `of_gpus`, otherwise of allocated cores."""
         return allocated_gpus(self.one) if of_gpus else self.one.cores
 
     @property
     def efficiency(self) -> float | None:
-        """CPU time over elapsed time and allocated cores, as `seff` shows it."""
+        """CPU time divided by elapsed time and allocated cores, as `seff` shows it; may be None."""
         return self.one.median("cpu_efficiency")
 
     def beats(self, other: Judged) -> bool:
@@ -163,13 +166,15 @@ class Judgement:
 
     @cached_property
     def worth(self) -> list[Judged]:
-        """Judged rows that are worth their cost, the quickest first."""
+        """Judged rows whose speed is worth their price, the fastest first."""
         return within_price_limit(self.judged, lambda row: row.price, lambda row: row.on_gpus)
 
     @cached_property
     def recommended(self) -> Judged | None:
-        """The fastest row that is worth its cost, efficient enough, and has no open cause, if no
-        other is clearly as cheap and faster."""
+        """Fastest row that is worth its price, efficient and without an open cause; or None.
+
+        A row is skipped if another is clearly faster and costs no more.
+        """
         for row in self.worth:
             clearly_beaten = any(
                 other.seconds <= (1 - NEAR_TIME) * row.seconds and other.cost <= row.cost
@@ -181,13 +186,16 @@ class Judgement:
 
     @property
     def candidate(self) -> Judged | None:
-        """The row to work on if none can be recommended: the fastest that is worth its cost."""
+        """The recommended row, or else the fastest that is worth its price; None without any."""
         return self.recommended or next(iter(self.worth), None)
 
     @cached_property
     def to_repeat(self) -> list[Judged]:
-        """Rows that ran too briefly, and may be better: no other takes half their time or less for
-        no more, by what was measured so far."""
+        """Rows that ran too briefly to judge but may be better than the others.
+
+        Left out are those that, as far as measured, another row does in half the time or less
+        for no more cost.
+        """
         rivals = [row for row in self.rows if row.standing in ("judged", "too short")]
         return [
             row
@@ -206,7 +214,7 @@ class Judgement:
 
 
 def allocated_gpus(one: Configuration) -> float:
-    """GPUs of a run over all nodes; its share of a GPU that several runs use together."""
+    """Number of GPUs of a run over all nodes; a fraction if runs share a GPU."""
     row = one.rows[0]
     shared = row.get("runs_per_gpu") or 1
     return 0.0 if one.by_hand else float(row["nodes"] * row["gpus_per_node"] / shared)
@@ -219,7 +227,7 @@ def judge(
     min_efficiency: float = 0.0,
     epochs: int | None = None,
 ) -> Judgement | None:
-    """The table; None if no configuration has a time.
+    """Judge all configurations that have a speed; None if none has.
 
     Without `diagnoses` every run counts as long enough and without a cause. `epochs`: of the user's
     job, if the configurations differ in it.
@@ -242,7 +250,9 @@ def judge(
 
 
 def mark_pareto_front(rows: Sequence[Judged]) -> tuple[Judged, ...]:
-    """The rows, each with the judged row that beats it, if any; those without are the front.
+    """Sort rows by time and mark each with the judged row that beats it, if any.
+
+    Rows that no other beats form the Pareto front.
 
     A row is beaten by one that takes no longer, costs no more, and is better in one of the two.
     """
@@ -261,7 +271,10 @@ def mark_pareto_front(rows: Sequence[Judged]) -> tuple[Judged, ...]:
 def _unit(
     measured: Sequence[Configuration], epochs: int | None
 ) -> tuple[Literal["run", "million instances"], str, Callable[[Mapping[str, Any]], float | None]]:
-    """A whole run if all do the same work; else a million instances."""
+    """Choose the unit of times: a whole run if all do the same work, or a million instances.
+
+    Returns the unit, its description, and a function row -> seconds (None if unknown).
+    """
     rows = [row for one in measured for row in one.rows]
     commands = {one.is_command for one in measured}
     names = {name for row in rows for name in row if name.startswith(PARAMETER)}
@@ -311,7 +324,7 @@ def _differs_only_in(one: Configuration, other: Configuration, inert: Mapping[st
 
 
 def agreed_diagnosis(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
-    """The first diagnosis that agrees with more than half of the repeats; None if none does."""
+    """First diagnosis with the outcome that most repeats share; None without a majority."""
 
     def outcome(diagnosis: Diagnosis) -> str:
         return diagnosis.primary.cause if diagnosis.primary else diagnosis.verdict
@@ -342,7 +355,7 @@ NOT_RUN: Final = Confidence("not run", "Not run yet: compare it with `hpcncf com
 
 
 def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confidence:
-    """How sure a choice is, against the row that would be chosen instead."""
+    """Assess how sure a choice is, compared with the row that would be chosen instead."""
     others = [other for other in table.judged if other.key != row.key]
     by_speed = choice == "fastest"
     rival = min(others, key=lambda other: (other.cost, other.seconds), default=None)

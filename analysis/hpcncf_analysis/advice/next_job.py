@@ -100,8 +100,11 @@ REPEATS: Final = 3
 def judge_job(
     configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
 ) -> Judgement | None:
-    """The table of judged configurations; None if nothing was measured, if several commands did
-    different work, or if the runs are tune's trials, which are ended after some of their work."""
+    """Judge the configurations of a planned job; None if they cannot be compared.
+
+    That is so if nothing was measured, if commands started by hand differ, or for trials of
+    hpcncf tune, which end before their work is done.
+    """
     if len({one.command for one in configurations if one.by_hand}) > 1 or planned.of_trials:
         return None
     outcomes = measured_remedies(configurations, planned, diagnoses)
@@ -112,7 +115,7 @@ def judge_job(
 def measured_remedies(
     configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
 ) -> dict[tuple[str, str], MeasuredRemedy]:
-    """(configuration key, cause) -> what the remedy did, of each remedy that the study has run."""
+    """(configuration key, cause) -> measured effect of each remedy that the study ran."""
     measured = {planned.of(one): one for one in configurations if one.speed}
     found: dict[tuple[str, str], MeasuredRemedy] = {}
     for one in measured.values():
@@ -134,7 +137,10 @@ def measured_remedies(
 
 
 def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
-    """A job of this run, or of those that share its GPU, with whole epochs, on `base`'s site."""
+    """Build a job that repeats this run with whole epochs and the given resources.
+
+    Runs that share its GPU are kept as repeats. Site and exclusiveness are those of `base`.
+    """
     training = run.training.model_copy(update={"max_steps": None}) if run.training else None
     sections = {"data": run.data, "model": run.model, "training": training}
     workload: Any = run.workload
@@ -159,7 +165,7 @@ Purpose = Literal["next", "repeat", "fastest", "cheapest"]
 
 
 def next_job_name(name: str, purpose: Purpose) -> str:
-    """`demo-next`, then `demo-next2`: another name has another results folder."""
+    """Name a follow-up job so that its results folder is new: `demo-next`, `demo-next2`."""
     earlier = re.search(r"-(next|repeat|fastest|cheapest)(\d*)$", name)
     stem = name[: earlier.start()] if earlier else name
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).lstrip("._-")[:MAX_NAME] or "command"
@@ -168,7 +174,7 @@ def next_job_name(name: str, purpose: Purpose) -> str:
 
 
 def job_as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
-    """The job file without settings at their defaults; `comments` above it, wrapped."""
+    """Format a job as YAML without default settings, below `comments` as YAML comments."""
     whole = job.model_dump(mode="json")
     plain = job.model_dump(mode="json", exclude_defaults=True) | {"site": job.site}
     for section, names in ALWAYS_WRITTEN.items():
@@ -184,7 +190,7 @@ def job_as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
 
 
 def format_sbatch_lines(job: JobSpec, site: Site) -> str:
-    """The request as lines for a batch script of one's own."""
+    """Format a job's request as #SBATCH lines for the user's own batch script."""
     lines = directives(job.resources, site, job.name, job.exclusive)
     cores, runs = job.resources.cpus_per_task, job.resources.side_by_side
     script = f"# and in the script: srun --cpus-per-task={cores} ..."
@@ -209,7 +215,7 @@ class JobChange:
 def build_change(
     row: Judged, job: JobSpec, planned: Resources, request: ResourceRequest, diagnoses: Diagnoses
 ) -> JobChange | None:
-    """The job with the remedy of the row's open cause, or with the cores that it used.
+    """Change a job by the remedy of the row's open cause, or else to the cores it used.
 
     None if nothing is to be changed, the settings exclude each other, or are as they were. Memory
     is no less than before, and the time holds if the change slows the run down.
@@ -261,7 +267,7 @@ def build_change(
 
 
 def fewer_cores(one: Configuration) -> int | None:
-    """Cores for each rank that hold what was used; None if that is no fewer, or not known."""
+    """Cores per rank that suffice for the cores used; None if not fewer or not known."""
     used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
     if used is None or efficiency is None or efficiency >= IDLE_EFFICIENCY:
         return None
@@ -315,7 +321,7 @@ def build_advice(
     choice: Choice = "recommended",
     as_measured: bool = False,
 ) -> Advice | None:
-    """The job of a choice; None if the table has none.
+    """Build the advised job of a choice; None if the table has no row for it.
 
     If nothing is recommended, it is the best row with the remedy of its cause. `as_measured`: only
     what was run.
@@ -360,7 +366,7 @@ def build_advice(
 
 
 def why_not(row: Judged, table: Judgement) -> str:
-    """Why a judged row is not recommended, a sentence part."""
+    """Reason why a judged row is not recommended, as a sentence part."""
     if row.cause:
         return f"{row.cause.cause} costs {format.cost(row.cause)}"
     if not table.is_efficient(row):
@@ -375,8 +381,11 @@ def why_not(row: Judged, table: Judgement) -> str:
 
 
 def build_repeat(table: Judgement, planned: PlannedJob) -> Advice | None:
-    """The job that repeats what was too short: each point with as many epochs as take about
-    REPEAT_S. None if nothing is to be repeated; a command has to be given more work by hand."""
+    """Build a job that repeats rows too short to judge with more epochs; None without any.
+
+    Each grid point gets enough epochs for about REPEAT_S seconds. A command has to be given
+    more work by hand.
+    """
     rows = [row for row in table.to_repeat if planned.runs.get(row.one.rows[0]["run_id"])]
     if not rows:
         return None
@@ -434,8 +443,10 @@ class WrittenAdvice:
 def write_advice(
     table: Judgement | None, planned: PlannedJob, paths: ResultPaths, diagnoses: Diagnoses
 ) -> list[WrittenAdvice]:
-    """Write the next job as next.yaml, and each further choice that differs; the files of an
-    earlier report are removed. Nothing is written if nothing can be advised."""
+    """Write the advised jobs to the report folder and remove the files of earlier reports.
+
+    The next job is next.yaml; further choices get a file each if they differ.
+    """
     advised: dict[Purpose, Advice] = {}
     if table:
         repeat = build_repeat(table, planned)
@@ -470,7 +481,7 @@ def write_advice(
 
 
 def _batch_script(job: JobSpec, planned: PlannedJob, path: Path, results: Path) -> str | None:
-    """The script that `hpcncf plan --by-hand` prints of the job file at `path`.
+    """Batch script for the job file at `path`, as printed by `hpcncf plan --by-hand`.
 
     None for runs side by side, which no plain script can start, and if the data is another by now.
     """
@@ -481,7 +492,7 @@ def _batch_script(job: JobSpec, planned: PlannedJob, path: Path, results: Path) 
 
 
 def _has_planned_data(run: Run) -> bool:
-    """Whether the run's data is as planned, or is not on this machine."""
+    """Whether the run's data is unchanged since planning, or absent from this machine."""
     try:
         return run.data is None or content_key(Path(run.data.path)) in (None, run.data_key)
     except DataError:

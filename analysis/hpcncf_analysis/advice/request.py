@@ -43,15 +43,18 @@ class ResourceRequest:
 
     @property
     def core_hours(self) -> float | None:
-        """Of a whole run, evaluation and start-up included."""
+        """Core-hours of a whole run, with evaluation and start-up; None if the time is unknown."""
         return None if self.expected_s is None else self.resources.cores * self.expected_s / 3600
 
 
 def build_request(
     one: Configuration, planned: Resources, epochs: int | None = None
 ) -> ResourceRequest:
-    """Its own nodes, tasks and cores; memory and time as measured, or else as `planned`. The time
-    is for so many epochs (default: its own)."""
+    """Request the planned nodes, tasks and cores, with memory and time as measured.
+
+    Figures that were not measured stay as `planned`. `epochs`: number that the time limit is
+    for (default: the run's own).
+    """
     mem_gb, expected_s = memory_to_request_gb(one.rows), expected_seconds(one, epochs)
     sized = {
         "mem_gb": mem_gb or planned.mem_gb,
@@ -97,19 +100,21 @@ def build_request(
 
 
 def time_limit_min(expected_s: float) -> int:
-    """The time with its margin, in whole minutes."""
+    """Time limit in whole minutes: the expected time plus a margin."""
     return ceil(max(expected_s * (1 + TIME_MARGIN), expected_s + LEAST_MARGIN_S) / 60)
 
 
 def expected_seconds(one: Configuration, epochs: int | None = None) -> float | None:
-    """Seconds of a whole run by the slowest repeat's figures; None unless all repeats have them."""
+    """Seconds of a whole run by its slowest repeat; None unless known for every repeat."""
     times = [seconds_of_whole_run(row, epochs) for row in one.rows]
     known = [seconds for seconds in times if seconds is not None]
     return max(known) if len(known) == len(times) else None
 
 
 def seconds_of_whole_run(row: Row, epochs: int | None = None) -> float | None:
-    """Seconds of a run of so many epochs (default: its own), start-up and evaluation included.
+    """Seconds of a run of `epochs`, with start-up and evaluation; None if unknown.
+
+    `epochs` defaults to the run's own number.
 
     The run's own elapsed time, with epochs added or removed; if `max_steps` cut the epochs short,
     or an earlier attempt computed some of them, start-up and whole epochs added up.
@@ -127,7 +132,7 @@ def seconds_of_whole_run(row: Row, epochs: int | None = None) -> float | None:
 
 
 def format_yaml_value(value: Any) -> str:
-    """The value as a job file has it."""
+    """Format a setting's value as in a job file (YAML)."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(str, value))}]"
     if value is None:
@@ -136,8 +141,10 @@ def format_yaml_value(value: Any) -> str:
 
 
 def memory_to_request_gb(rows: Sequence[Row]) -> float | None:
-    """GB of a node for a run like these: the largest peak, hpcncf beside a command, and the margin,
-    rounded up to a tenth; Slurm's GB has 1024 MiB. None if no peak was measured."""
+    """GB to request per node: the highest peak plus a margin; None if not measured.
+
+    For a command, hpcncf's own memory is added. Rounded up to a tenth; Slurm's GB has 1024 MiB.
+    """
     peak_mib, beside_mib = _memory_peaks_mib(rows)
     if peak_mib is None:
         return None
@@ -145,7 +152,10 @@ def memory_to_request_gb(rows: Sequence[Row]) -> float | None:
 
 
 def _memory_peaks_mib(rows: Sequence[Row]) -> tuple[float | None, float]:
-    """On the node with the most, the largest of the repeats; of hpcncf beside a command."""
+    """(highest peak of a node, hpcncf's own share beside a command) in MiB.
+
+    The peak is the largest of the repeats, None if not measured.
+    """
     peak_mib = max((row["memory_peak_mib"] for row in rows if row["memory_peak_mib"]), default=None)
     is_command = rows[0]["workload"] == "command"
     return peak_mib, HPCNCF_MIB * rows[0]["tasks_per_node"] if is_command else 0.0

@@ -37,7 +37,10 @@ class Evidence:
 
 
 def from_explanations(explanations: Sequence[Explanation]) -> Evidence:
-    """From what the scheduler says of one job; several are refused."""
+    """Derive the target request from the scheduler's figures of one job.
+
+    With no or several jobs the target is empty, and `missing` says why.
+    """
     if len(explanations) != 1:
         count = pluralize(len(explanations), "job")
         return Evidence(Target(), (f"{count}: one is needed",))
@@ -91,7 +94,7 @@ class _Run:
 
 
 def from_attempts(attempts: Sequence[AttemptPaths], limit_s: float | None) -> Evidence:
-    """From the records of runs of one script, the last attempt of each.
+    """Derive the target request from the records of a script's runs, one attempt for each.
 
     `limit_s`: the time limit of today's script.
     """
@@ -114,7 +117,7 @@ def from_attempts(attempts: Sequence[AttemptPaths], limit_s: float | None) -> Ev
 
 
 def _cores(run: _Run) -> tuple[Figure | None, str]:
-    """Cores of each rank, for the one that used most."""
+    """Cores per rank needed by the busiest rank, or None and the reason."""
     diagnosis = diagnose(run.ranks, run.nodes)
     if disturbed := disturbance(diagnosis):
         return None, f"cores: {disturbed}"
@@ -147,7 +150,10 @@ def _cores(run: _Run) -> tuple[Figure | None, str]:
 
 
 def _memory(runs: Sequence[_Run]) -> tuple[Figure | None, str]:
-    """Of a node, the largest of the runs, with a quarter more."""
+    """Memory per node: the highest peak of all runs plus a margin, or None and the reason.
+
+    The reason is empty if the current limit fits.
+    """
     by_node: list[float] = []
     for run in runs:
         names = {each.node for each in run.ranks}

@@ -97,9 +97,12 @@ def conclude(
     advised: Mapping[str, tuple[Advice, str]] | None = None,
     of_trials: bool = False,
 ) -> Conclusion:
-    """`counts`: state -> runs. `base`: the configuration that the job file asks for outside its
+    """Draw the conclusion of a report from its configurations and judgement.
+
+    `counts`: state -> number of runs. `base`: the configuration of the job file without its
     grid. `advised`: purpose -> advice and the path of its job file. `of_trials`: the runs are
-    trials of hpcncf tune."""
+    trials of hpcncf tune.
+    """
     if not configurations:
         total = sum(counts.values())
         states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
@@ -159,7 +162,7 @@ def describe_recommendation(
     outcomes: Outcomes,
     advised: Mapping[str, tuple[Advice, str]],
 ) -> list[str]:
-    """What was too short to judge and how to repeat it; what to ask for, or why nothing yet."""
+    """Sentences on which runs to repeat and what to request, or why nothing is recommended."""
     sentences = []
     if table.to_repeat:
         verb = "it was" if len(table.to_repeat) == 1 else "they were"
@@ -198,8 +201,11 @@ def describe_recommendation(
 
 
 def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str:
-    """The settings of a job file that make this configuration: its ranks and cores, and the others
-    that vary among `among`; of more than five, those that differ from most configurations."""
+    """Job file settings that make this configuration: ranks, cores and varying ones.
+
+    Varying settings are those that differ within `among`; of more than five, only those that
+    differ from the commonest value are named.
+    """
     row, firsts = one.rows[0], [other.rows[0] for other in among]
     if one.by_hand:
         remedies = f", --with {row['remedies']}" if row.get("remedies") else ""
@@ -233,12 +239,12 @@ def _takes(row: Judged) -> str:
 
 
 def format_gpu_time(gpu_h: float | None) -> str:
-    """In GPU-seconds below a tenth of a GPU-hour."""
+    """Format GPU-hours; below a tenth of an hour in GPU-seconds."""
     return format_core_time(gpu_h).replace("core", "GPU")
 
 
 def choices_table(table: Judgement) -> Table | None:
-    """Least core-hours, recommended, fastest; None if nothing was judged."""
+    """Table of the cheapest, recommended and fastest rows; None if nothing was judged."""
     if not table.judged:
         return None
     names = CHOICE_NAMES
@@ -261,7 +267,7 @@ def choices_table(table: Judgement) -> Table | None:
 
 
 def all_rows_table(table: Judgement) -> Table | None:
-    """Every configuration with its place, the quickest first; None if there is only one."""
+    """Table of all configurations with their rank or exclusion; None if there is only one."""
     if len(table.rows) < 2:
         return None
     beaten = [row for row in table.judged if row.beaten_by]
@@ -276,7 +282,7 @@ def all_rows_table(table: Judgement) -> Table | None:
 
 
 def _figures(row: Judged) -> list[str]:
-    """Time, cost and efficiency of the whole job, under FIGURES."""
+    """Formatted time, core time, GPU time and efficiency of a row, in the order of FIGURES."""
     return [
         format_duration(row.seconds),
         format_core_time(row.core_h),
@@ -319,8 +325,10 @@ def all_rows_note(table: Judgement) -> str:
 
 
 def compare_choices(table: Judgement, base: str | None) -> list[str]:
-    """What the recommended row saves against what the job file asks for, or the dearest; why the
-    fastest is another."""
+    """Sentences on what the recommended row saves, and why the fastest is not recommended.
+
+    It is compared with the job file's own settings, or else with the most expensive row.
+    """
     sentences = []
     row, fastest = table.recommended, table.fastest
     others = [other for other in table.judged if row and other.key != row.key]
@@ -344,7 +352,7 @@ def compare_choices(table: Judgement, base: str | None) -> list[str]:
 
 
 def describe_excluded(table: Judgement) -> list[str]:
-    """Rows that are not compared for their model's quality, or because a setting has no effect."""
+    """Sentences on rows excluded for a worse model or because a setting has no effect."""
     worse = [row for row in table.rows if row.standing == "worse model"]
     sentences = []
     if worse:
@@ -377,8 +385,10 @@ class CauseSummary:
 
 
 def explain_cause(table: Judgement, diagnoses: Diagnoses, outcomes: Outcomes) -> CauseSummary:
-    """Cores and cause of the recommended configuration, then the cause that stands against the
-    best one, or else wastes most core-hours."""
+    """Explain cores and cause of the recommended row, then of the costliest open cause.
+
+    A cause that stands in the way of the best row goes before one that wastes more core-hours.
+    """
     known = [(row, found) for row in table.rows if (found := agreed_diagnosis(row.one, diagnoses))]
     if not known:
         return CauseSummary()
@@ -423,7 +433,10 @@ def explain_cause(table: Judgement, diagnoses: Diagnoses, outcomes: Outcomes) ->
 def _describe_recommended(
     table: Judgement, known: Sequence[tuple[Judged, Diagnosis]]
 ) -> list[tuple[str, str]]:
-    """Its label, cores and cause; empty if nothing is recommended or it was not diagnosed."""
+    """(term, text) for label, cores and cause of the recommended row, or empty.
+
+    Empty if nothing is recommended, or if it was not diagnosed.
+    """
     best = table.recommended
     found = next((found for row, found in known if best and row.key == best.key), None)
     if best is None or found is None:
@@ -439,7 +452,7 @@ def _describe_recommended(
 
 
 def _describe_no_cause(known: Sequence[tuple[Judged, Diagnosis]]) -> str:
-    """That no cause was found, or how far it is unknown."""
+    """Sentence that no cause was found, or for how many configurations it is unknown."""
     short = sum(found.primary is not None for _, found in known)
     if short:
         return (
@@ -456,7 +469,7 @@ def _describe_no_cause(known: Sequence[tuple[Judged, Diagnosis]]) -> str:
 
 
 def describe_remedy(key: str, finding: Finding, outcomes: Outcomes) -> str:
-    """The remedy, the settings that apply it, and what it did or is predicted to do."""
+    """Sentence on a remedy, the settings that apply it, and its measured or predicted gain."""
     settings = format.settings(finding.changes)
     parts = [*([settings] if settings else []), *describe_gain(key, finding, outcomes)]
     if not parts:
@@ -465,7 +478,7 @@ def describe_remedy(key: str, finding: Finding, outcomes: Outcomes) -> str:
 
 
 def describe_gain(key: str, finding: Finding, outcomes: Outcomes) -> list[str]:
-    """`measured: …` if the study has run the remedy, else `predicted: …`, if anything."""
+    """Gain of a remedy: `measured: …` if the study ran it, `predicted: …`, or an empty list."""
     done = outcomes.get((key, finding.cause))
     if done:
         what = finding.gain.what if finding.gain else "instances_per_s"

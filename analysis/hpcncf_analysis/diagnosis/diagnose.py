@@ -131,7 +131,7 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
 
 
 def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagnosis:
-    """One attempt at one run, by the records that its ranks (one or more) and nodes left."""
+    """Diagnose one attempt of a run from the records of its ranks (one or more) and nodes."""
     return diagnose_evidence(evidence(ranks, nodes))
 
 
@@ -160,7 +160,7 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
 
 
 def find(evidence: Evidence) -> list[Finding]:
-    """All findings, in no order."""
+    """Apply all rules and return their findings, unordered."""
     inside = find_inside(evidence)
     seen = [each for each in inside if each.of == "time"]
     if evidence.inside and seen and too_short_to_judge(evidence):
@@ -170,13 +170,13 @@ def find(evidence: Evidence) -> list[Finding]:
 
 
 def find_inside(evidence: Evidence) -> list[Finding]:
-    """Causes that lie in the program itself, in no order."""
+    """Findings on causes within the program itself, unordered."""
     found = [finding for rule in INSIDE if (finding := rule(evidence))]
     return [_without_gain(each, evidence) for each in found]
 
 
 def _without_gain(finding: Finding, evidence: Evidence) -> Finding:
-    """The finding itself, unless its share is one of single steps: then with that remark."""
+    """Drop the finding's expected gain, with a remark, if too few steps were counted."""
     steps = evidence.steps_counted
     few = 0 < steps < thresholds.SHORT_STEPS and evidence.elapsed_s < thresholds.LONG_S
     if not evidence.inside or not few or finding.gain is None:
@@ -198,7 +198,7 @@ def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
 
 
 def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:
-    """By cost, each after what explains it.
+    """Sort findings by cost, the highest first, each after any finding that explains it.
 
     `inside`: the probe saw the program. Its own causes can be changed, so the neighbour stands
     behind all that it does not explain.
@@ -233,7 +233,7 @@ def _is_explained(finding: Finding, others: Sequence[Finding], inside: bool) -> 
 
 
 def _doubts(evidence: Evidence) -> list[str]:
-    """Why a run in which no cause was found cannot be called healthy."""
+    """Reasons why a run without findings cannot be called healthy; empty if it can."""
     usable, used = evidence.cores.usable, evidence.wanted
     if not usable or used is None:
         return ["how many cores were used"]
@@ -243,7 +243,7 @@ def _doubts(evidence: Evidence) -> list[str]:
 
 
 def missing_records(evidence: Evidence) -> list[str]:
-    """Figures that a rule would have used, and the records do not have."""
+    """Figures that rules need but the records lack, in words."""
     missing = []
     if len(evidence.ranks) < evidence.world_size:
         absent = pluralize(evidence.world_size - len(evidence.ranks), "rank")
@@ -259,7 +259,7 @@ R = TypeVar("R", RankRecord, NodeRecord)
 
 
 def diagnose_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> dict[str, Diagnosis]:
-    """Run id -> diagnosis of its last attempt. `rows`: of the table `runs`.
+    """Diagnose the last attempt of each run of the table `runs`; run id -> diagnosis.
 
     Without runs of which no rank has left a record, and without files that are no records, which
     `collect` names.
@@ -275,7 +275,7 @@ def diagnose_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> d
 
 
 def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagnosis | None:
-    """None if no rank's record is there, or none of this run."""
+    """Diagnose an attempt; None if it has no rank's record of the run `run_id`."""
     ranks, nodes = read_attempt(attempt, run_id)
     return diagnose(ranks, nodes) if ranks else None
 
@@ -283,7 +283,7 @@ def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagno
 def read_attempt(
     attempt: AttemptPaths, run_id: str | None = None
 ) -> tuple[list[RankRecord], list[NodeRecord]]:
-    """The records of an attempt's ranks and nodes; empty if there are none of this run."""
+    """Read the records of an attempt's ranks and nodes; empty if none is of run `run_id`."""
     ranks = _read_records(attempt.rank_records(), RankRecord, run_id)
     if not ranks:
         return [], []
@@ -301,7 +301,7 @@ def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> l
 
 
 def diagnose_file(path: Path) -> Diagnosis:
-    """Of a rank's record with those that lie beside it, or of what `hpcncf run --json` wrote.
+    """Diagnose from a rank's record and those beside it, or from `hpcncf run --json` output.
 
     Raises RecordError if it is neither.
     """
@@ -322,7 +322,7 @@ def diagnose_file(path: Path) -> Diagnosis:
 
 
 def diagnose_folder(folder: Path) -> Diagnosis:
-    """Of a run's folder (its last attempt that left a record), or of one attempt's.
+    """Diagnose an attempt's folder, or the last recorded attempt in a run's folder.
 
     Raises UsageError if no rank left one.
     """

@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def placed_evidence(self) -> tuple[str, ...]:
-        """With the line to change, as `train.py:88 sample_negatives`."""
+        """Evidence followed by the line to change, if known: `train.py:88 sample_negatives`."""
         return (*self.evidence, *(each.name for each in self.places[:1]))
 
 
@@ -150,7 +150,10 @@ class Traffic:
     """What the fastest network link carries in one direction; None if not known."""
 
     def describe_exchange(self, nodes: int, sync_share: float) -> str:
-        """What the ranks' exchange takes of the network; `sync_share`: of the time it goes on."""
+        """Sentence part on how much of the network link the ranks' exchange uses.
+
+        `sync_share`: share of the time that the exchange takes.
+        """
         if nodes < 2 and self.loopback < IDLE_MIB_S:
             return "the exchange stays in the node's memory: no network is the limit"
         if nodes < 2:
@@ -166,7 +169,7 @@ class Traffic:
         return f"{text}exchange: latency or a slow rank is the limit, not its bandwidth"
 
     def describe_files(self) -> str:
-        """Where the bytes that a run waits for come from; empty if there are few."""
+        """Disk and network rates while the run waited for files; empty if both are low."""
         if max(self.network, self.disk) < IDLE_MIB_S:
             return ""
         text = (
@@ -251,15 +254,18 @@ class Evidence:
 
     @functools.cached_property
     def inside(self) -> Program | None:
-        """The program as the probe saw it; None for our own training, and where it saw nothing."""
+        """Program as seen by the probe; None for our own training or if the probe saw nothing."""
         if all(each.is_worker for each in self.program):
             return None
         return Program(self.program)
 
     @property
     def steps(self) -> float:
-        """Share of the judged time that the steps took. Judged is the elapsed time; of a program
-        that the probe saw, the time after its start-up."""
+        """Share of the judged time spent in steps, 0 to 1.
+
+        The judged time is the elapsed time; for a program that the probe saw, the time after
+        its start-up.
+        """
         if self.inside:
             return 1.0
         if self.training_s is None or self.elapsed_s <= 0:
@@ -272,11 +278,11 @@ class Evidence:
 
     @property
     def of_steps(self) -> Mapping[str, float]:
-        """Phase -> share of the steps' time, mean over the ranks, whoever measured it."""
+        """Phase -> share of the steps' time, mean over the ranks, from the probe or the records."""
         return self.inside.shares if self.inside else self.phases
 
     def of_time(self, phase: str) -> float:
-        """A phase's share of the judged time; 0 if it is not recorded."""
+        """Share of the judged time that a phase takes; 0 if it is not recorded."""
         if self.inside:
             return self.inside.share(phase)
         if phase == "evaluation":
@@ -286,17 +292,23 @@ class Evidence:
         return self.phases.get(phase, 0.0) * self.steps
 
     def of_elapsed(self, seconds: float | None) -> float:
-        """Seconds as a share of the elapsed time; 0 if they are not recorded."""
+        """Convert seconds to a share of the elapsed time; 0 if they are not recorded."""
         return (seconds or 0.0) / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def worth(self, share: float) -> bool:
-        """Whether a share of the judged time is worth a word: of what came after start-up, which
-        more of the same training would not repeat; of half of the time at least."""
+        """Whether a share of the judged time is large enough to report.
+
+        It is measured against the time after start-up, but at least half of the total: more of
+        the same training would not repeat the start-up.
+        """
         startup = 0.0 if self.inside else self.of_elapsed(self.startup_s)
         return share >= thresholds.WORTH * max(0.5, 1 - startup)
 
     def waiting(self, phase: str) -> float:
-        """Share of a phase in which nobody computed; of a training, it is known of the input."""
+        """Share of a phase in which no thread computed, 0 to 1.
+
+        For our own training it is known for the input alone, and otherwise 0.
+        """
         if self.inside:
             return self.inside.waiting(phase)
         share = self.of_time(phase)
@@ -305,12 +317,12 @@ class Evidence:
         return min(share, max(0.0, self.idle - self.phases.get("sync", 0.0))) / share
 
     def places(self, *phases: str, rank: int | None = None) -> tuple[Place, ...]:
-        """The user's lines of these phases; none where the probe did not look."""
+        """Hot lines of the user's code in these phases; empty if the probe did not look."""
         return self.inside.places(*phases, rank=rank) if self.inside else ()
 
     @property
     def startup(self) -> Startup:
-        """What passed until the first step ended."""
+        """Time until the first step ended, with and without waits for neighbours' cores."""
         if self.inside:
             return self.inside.startup
         seconds = own_s = self.startup_s or 0.0
@@ -321,7 +333,7 @@ class Evidence:
 
     @property
     def loader(self) -> Loader | None:
-        """Who makes the batches; None if it is not known, or nobody does."""
+        """Data loader that makes the training batches; None if unknown or if there is none."""
         if self.inside:
             return self.inside.loader
         if not self.workers:
@@ -337,8 +349,11 @@ class Evidence:
 
     @property
     def computed_by_workers(self) -> float:
-        """The CPU time of all workers but for their starts, sending included, as a share of the
-        steps: so much would a rank take at most that makes its batches itself."""
+        """CPU time of all workers without their starts, as a share of the steps' time.
+
+        Sending is included, so it is the most that a rank would take if it made its batches
+        itself.
+        """
         anew = self.training.get("persistent_workers") is False
         starts = self.workers * self.world_size * (self.epochs if anew else 1)
         own_s = max(0.0, (self.children_s or 0.0) - thresholds.WORKER_START_S * starts)
@@ -346,8 +361,11 @@ class Evidence:
 
     @property
     def tables(self) -> Tables | None:
-        """Tables whose optimizer walks more rows than a step reads; None without, or if an engine
-        or a setting updates read rows only, or needs all."""
+        """Tables whose optimizer walks far more rows than a step reads; None if there are none.
+
+        None, too, if the engine or a setting updates only rows that were read, or needs all of
+        them.
+        """
         if self.inside:
             return self.inside.tables
         training, rows, read = self.training, self.table_rows, self.rows_per_step
@@ -360,7 +378,7 @@ class Evidence:
 
     @property
     def rank_times(self) -> Sequence[RankTimes]:
-        """Each rank's time and work; empty if a rank's are missing."""
+        """Times and work of each rank; empty if those of a rank are missing."""
         if not self.inside:
             return self.ranks
         reported = {each.rank: each for each in self.ranks}
@@ -373,7 +391,7 @@ class Evidence:
 
     @property
     def step_threads(self) -> int | None:
-        """Threads that one rank computes with; None if it is not known."""
+        """Number of threads with which one rank computes; None if unknown."""
         return self.inside.longest.torch_threads if self.inside else self.threads
 
     @property
@@ -383,18 +401,21 @@ class Evidence:
 
     @property
     def used(self) -> float | None:
-        """Cores in use while it trained, where that is known, else over all of its time."""
+        """Mean number of cores in use during training if known, otherwise during the whole run."""
         return self.cores.used if self.used_in_training is None else self.used_in_training
 
     @property
     def starved(self) -> float:
-        """Threads that were ready and had no core, mean over the time; 0 where not measured."""
+        """Mean number of threads that were ready but had no core; 0 if not measured."""
         return self.of_elapsed(self.runqueue_s)
 
     @property
     def starved_by_others(self) -> float:
-        """Those beyond the ones that waited for their own siblings; where it was not measured, as
-        many as the run was set to use and did not keep busy."""
+        """Mean number of threads kept off the cores by other processes.
+
+        Those that waited for threads of their own run are not counted. If it was not measured,
+        it is the number of threads that the run was set to use but did not keep busy.
+        """
         usable = self.cores.usable or 0.0
         if self.runqueue_s is not None:
             return max(0.0, self.starved - max(0.0, (self.runnable or 0.0) - usable))
@@ -403,24 +424,27 @@ class Evidence:
 
     @property
     def wanted(self) -> float | None:
-        """Cores that it used or would have used, had nobody else been on them."""
+        """Mean number of cores that the run would have used without neighbours; None if unknown."""
         return None if self.used is None else self.used + self.starved
 
     @property
     def idle(self) -> float:
-        """Share of a rank's time in which none of its threads computed or wanted to."""
+        """Share of a rank's time in which none of its threads computed or waited for a core."""
         return 0.0 if self.wanted is None else max(0.0, 1 - self.wanted / self.world_size)
 
     @property
     def idle_cores(self) -> float:
-        """Usable cores that neither the run nor a neighbour used."""
+        """Mean number of usable cores that neither the run nor a neighbour used."""
         busy = (self.cores.used or 0.0) + (self.others_cores or 0.0)
         return max(0.0, (self.cores.usable or 0.0) - busy)
 
     @property
     def wanted_by_steps(self) -> float:
-        """Cores that a program would have used without neighbours, by how long its training thread
-        waited for one: the probe's own thread waits, too, and computes little."""
+        """Mean number of cores that a program would have used without neighbours.
+
+        Estimated from the time for which its training thread waited for a core: the probe's own
+        thread waits, too, and computes little.
+        """
         used, rank = self.cores.used or 0.0, self.inside.longest if self.inside else None
         if rank and rank.main_cpu_s and rank.runqueue_s:
             used *= 1 + rank.runqueue_s / rank.main_cpu_s

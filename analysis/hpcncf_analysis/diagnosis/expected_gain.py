@@ -20,7 +20,10 @@ OVERRULED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def applied(evidence: Evidence, **changes: Any) -> dict[str, Any]:
-    """`training` settings to change in a run's job file; empty for a command."""
+    """Dotted `training` settings that make the changes in a job file; empty for a command.
+
+    Settings that the changes overrule are set back to their defaults.
+    """
     if not evidence.trained:
         return {}
     dotted = {f"training.{name}": value for name, value in changes.items()}
@@ -74,25 +77,28 @@ SERIAL_LEFT: Final = (0.0, 0.0, 0.3)
 
 
 def faster(saved: float) -> float:
-    """By which factor a program gets faster of whose time a share is saved."""
+    """Factor by which a program gets faster if this share of its time is saved."""
     return 1 / max(0.05, 1 - saved)
 
 
 def removed(share: float) -> Gain:
-    """All of it removed: the most that a remedy can give."""
+    """Gain if the whole share of the time is removed, the most that a remedy can give."""
     most = faster(share)
     return Gain(most, 1.0, most)
 
 
 def reduced(share: float, left: tuple[float, float, float]) -> Gain:
-    """The share of the time reduced to `left` of it: expected, at best, at worst."""
+    """Gain if a share of the time shrinks to `left` of it: (expected, best, worst)."""
     expected, best, worst = (faster(share * (1 - part)) for part in left)
     return Gain(expected, worst, best)
 
 
 def vectorized(evidence: Evidence) -> Gain:
-    """L = 0.04 input + (1 - input) / 1.25: beyond Amdahl's bound 1 / (1 - input), for the rest of a
-    step finds its data in the caches again, unless the optimiser empties them itself."""
+    """Gain of the vectorized loader: L = 0.04 input + (1 - input) / 1.25.
+
+    This is beyond Amdahl's bound 1 / (1 - input), because the rest of a step finds its data in
+    the caches again, unless the optimiser empties them itself.
+    """
     waits, washed = evidence.phases["input"], _washes(evidence)
     expected, best, worst = (
         1 / max(waits * left + (1 - waits) / (1.0 if washed else gained), 0.001)
@@ -102,7 +108,7 @@ def vectorized(evidence: Evidence) -> Gain:
 
 
 def rowwise(evidence: Evidence) -> Gain:
-    """L = 0.4 input + other + (passes + caught up) forward.
+    """Gain of engine rowwise: L = 0.4 input + other + (passes + caught up) forward.
 
     A step's own rows cost `COLD_PASSES` or `WARM_PASSES`; all rows of the tables are caught up once
     an epoch, which its steps share.
@@ -112,7 +118,10 @@ def rowwise(evidence: Evidence) -> Gain:
 
 
 def exchanged_rows(evidence: Evidence) -> Gain:
-    """The same with 4 passes: engine rowwise, and an exchange of rows for an all-reduce."""
+    """Gain of engine rowwise with an exchange of rows in place of a dense all-reduce.
+
+    The formula is that of `rowwise` with 4 passes.
+    """
     return _by_passes(evidence, EXCHANGED, EXCHANGE)
 
 
@@ -126,14 +135,14 @@ def _by_passes(evidence: Evidence, passes: float, doubt: float) -> Gain:
 
 
 def _washes(evidence: Evidence) -> bool:
-    """Whether the optimiser walks more than a core's caches hold, and so empties them."""
+    """Whether a dense optimiser walks more than a core's caches hold, and so empties them."""
     dense = evidence.training.get("engine", "reference") == "reference"
     walked = OPTIMISED_BYTES * (evidence.parameters or 0) / 2**20
     return dense and not evidence.training.get("sparse") and walked > CORE_CACHES_MIB
 
 
 def _caught_up(evidence: Evidence) -> float:
-    """Of a step, in its forward passes: rows of the tables over the instances of an epoch."""
+    """Cost per step of catching up all table rows each epoch, in units of its forward pass."""
     instances = evidence.ranks[0].instances
     if not evidence.table_rows or not instances:
         return 0.0
@@ -141,8 +150,10 @@ def _caught_up(evidence: Evidence) -> float:
 
 
 def in_process(evidence: Evidence) -> Gain:
-    """Batches made by the rank itself: L = what a step takes whose epoch has begun, without its
-    wait, + the workers' CPU time as a share of the steps, `computed`.
+    """Gain if each rank makes its batches itself, without DataLoader workers.
+
+    L = what a step takes after the first of its epoch, without its wait, + the workers' CPU
+    time as a share of the steps, `computed`.
 
     An epoch's first step is dearer by more than its wait where workers are forked for it: the fork
     shares all pages, and the rank copies each anew that it writes to. If steps are too few to
@@ -159,7 +170,7 @@ def in_process(evidence: Evidence) -> Gain:
 
 
 def fewer_core_hours(share: float, left: tuple[float, float, float]) -> Gain:
-    """The same work at 1 - share (1 - left) of its core-hours.
+    """Gain in core-hours, 1 - share (1 - left), if a share of them shrinks to `left`.
 
     `left`: of what the remedy removes, how much is expected to stay, at best, and at worst.
     """

@@ -43,8 +43,11 @@ class RankTimes:
 
     @property
     def useful_s(self) -> float | None:
-        """Not waiting for other ranks (POP's useful time, input included), nor for a core that a
-        neighbour held: that makes no straggler."""
+        """Seconds of counted steps without waits for other ranks or cores; None if unknown.
+
+        This is POP's useful time, input included. A wait for a core that a neighbour held makes
+        no straggler.
+        """
         if self.steps_s is None or self.sync_s is None:
             return None
         return max(0.0, self.steps_s - self.sync_s - self.runqueue_s)

@@ -13,37 +13,40 @@ _UNITS: Final = {"instances_per_s": "instances per second", "core_hours": "core-
 
 
 def counts(counted: CoreCounts) -> str:
-    """`5 cores allocated, 5 usable, 1.02 used`."""
+    """Format core counts, such as `5 cores allocated, 5 usable, 1.02 used`."""
     noun = "core" if counted.allocated == 1 else "cores"
     allocated, usable, used = map(format_cores, (counted.allocated, counted.usable, counted.used))
     return f"{allocated} {noun} allocated, {usable} usable, {used} used"
 
 
 def cost(finding: Finding) -> str:
-    """`58 % of the time`."""
+    """Format the cost of a finding, such as `58 % of the time`."""
     return f"{format_percent(finding.share)} of the {finding.of}"
 
 
 def gain(expected: Gain) -> str:
-    """`2.82× the instances per second (2.31× to 3.21×)`."""
+    """Format a gain, such as `2.82× the instances per second (2.31× to 3.21×)`."""
     between = f"{format_ratio(expected.low)} to {format_ratio(expected.high)}"
     return f"{format_ratio(expected.factor)} the {_UNITS[expected.what]} ({between})"
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """`-s training.loader=vectorized`, options of plan and submit."""
+    """Format settings as options of plan and submit: `-s training.loader=vectorized`."""
     words = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in changes.items()}
     return " ".join(f"-s {key}={word}" for key, word in words.items())
 
 
 def headline(finding: Finding) -> str:
-    """`python_input: costs 58 % of the time`; of a run too short to judge, how long it was."""
+    """Format a finding in one line, such as `python_input: costs 58 % of the time`.
+
+    For a run too short to judge, the line says how much was measured.
+    """
     short = finding.cause == "too_short_to_judge"
     return f"{finding.cause}: {finding.evidence[0] if short else f'costs {cost(finding)}'}"
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """One line: the cause and its cost, or that there is none."""
+    """Format a diagnosis in one line: the main cause and its cost, `healthy`, or `unknown`."""
     if diagnosis.primary:
         return headline(diagnosis.primary)
     if diagnosis.verdict == "healthy":
@@ -52,7 +55,7 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def disturbance(diagnosis: Diagnosis) -> str:
-    """That neighbours make its figures doubtful; empty if none does."""
+    """Warning that other processes make the figures doubtful; empty if none does."""
     for finding in diagnosis.findings:
         if finding.cause == "neighbour_load" and diagnosis.cores.usable:
             taken = finding.share * diagnosis.cores.usable
@@ -65,7 +68,7 @@ def disturbance(diagnosis: Diagnosis) -> str:
 
 
 def describe(finding: Finding) -> Iterator[str]:
-    """Lines below its headline: evidence, the user's own lines, remedy and expected gain."""
+    """Lines below the headline of a finding: evidence, code lines, remedy, expected gain."""
     yield from finding.evidence[finding.cause == "too_short_to_judge" :]
     for place in finding.places:
         source = f"   {place.source}" if place.source else ""
@@ -80,7 +83,7 @@ def describe(finding: Finding) -> Iterator[str]:
 
 
 def plain(diagnosis: Diagnosis) -> dict[str, Any]:
-    """For JSON."""
+    """Convert a diagnosis to plain data for JSON."""
     return {
         "run_id": diagnosis.run_id,
         "cores": vars(diagnosis.cores),

@@ -41,7 +41,7 @@ Figures = Mapping[str, float | None]
 
 
 def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Evidence:
-    """Of one attempt at one run; `ranks` are not empty."""
+    """Gather the evidence on one attempt of a run; `ranks` must not be empty."""
     assert ranks
     figures = [figures_of(record) for record in ranks]
     efficiency = efficiency_in_training(ranks, nodes)
@@ -86,7 +86,7 @@ def _failed(ranks: Sequence[RankRecord]) -> str | None:
 
 
 def figures_of(record: RankRecord) -> Figures:
-    """As our own training counted them, or as a command reported them."""
+    """Figures of a rank by name, as counted by our own training or reported by a command."""
     trained = record.training
     if trained:
         phases = {name: getattr(trained.phases, name) for name in TIMED}
@@ -130,7 +130,10 @@ def _rank_times(record: RankRecord, figures: Figures) -> RankTimes:
 
 
 def _steps(ranks: Sequence[Figures]) -> dict[str, Any]:
-    """The slowest rank's seconds, the phases' shares of all steps, and rank 0's rows."""
+    """Combine the ranks' step figures: the largest times and the phases' shares of all steps.
+
+    Row counts are those of rank 0.
+    """
     total_s = sum(map(_steps_s, ranks))
     names = sorted({name for figures in ranks for name in figures if name in TIMED})
     phases = {name: sum(figures.get(name) or 0.0 for figures in ranks) for name in names}
@@ -161,7 +164,7 @@ def _settings(first: RankRecord) -> dict[str, Any]:
 
 
 def _valid(section: Any, model: type[Settings]) -> dict[str, Any]:
-    """The settings of a record's section, without those that no job file could have."""
+    """Return a record's section of settings without values that no job file could have."""
     if not isinstance(section, dict):
         return {}
     try:
@@ -173,7 +176,7 @@ def _valid(section: Any, model: type[Settings]) -> dict[str, Any]:
 
 
 def _training(record: TrainingRecord | None) -> dict[str, Any]:
-    """Of our own training: its epochs, its size and its exchange."""
+    """Facts on our own training: epochs, threads, size and exchange; empty for a command."""
     if record is None:
         return {}
     own = [epoch for epoch in record.epochs if epoch.epoch >= (record.resumed_epoch or 0)]
@@ -192,7 +195,9 @@ def _training(record: TrainingRecord | None) -> dict[str, Any]:
 
 
 def running_step(record: TrainingRecord) -> float | None:
-    """A step that is not an epoch's first, over the mean of the counted ones, warm-up left out.
+    """Length of steps that do not begin an epoch, relative to the mean counted step.
+
+    Warm-up is left out.
 
     The median of the sums in the record that hold no first step; None where fewer than `FEW` do.
     """
@@ -211,7 +216,10 @@ def running_step(record: TrainingRecord) -> float | None:
 
 
 def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
-    """Sums over the ranks, None unless each has the figure; a cgroup's figures are its largest."""
+    """Resource use summed over the ranks; None where a rank lacks the figure.
+
+    Figures of a cgroup are not summed: the largest counts.
+    """
     sums: dict[str, list[float | None]] = {
         "runnable": [record.cpu.runnable_mean for record in ranks],
         "runqueue_s": [record.cpu.runqueue_s for record in ranks],
@@ -236,7 +244,7 @@ def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
 
 
 def mean_gpus(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord] = ()) -> Gpus | None:
-    """Means over all GPUs; `busy` is of the run's own kernels if NVML separates them.
+    """Mean use of all GPUs of a run; None without GPUs or figures.
 
     Of the windows between the ranks' first step and their last, if there are any: a start of a
     minute is not the GPU's idleness. Of a command, of all of its time. None without GPUs.
@@ -268,7 +276,7 @@ def _mean(series: Iterable[float | None], lengths: Sequence[float]) -> float | N
 
 
 def traffic_of(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> Traffic | None:
-    """None without a series."""
+    """Network and disk rates of the busiest node; None without a recorded series."""
     found = []
     for node in nodes:
         within = in_training(ranks, node)

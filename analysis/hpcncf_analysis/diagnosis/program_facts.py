@@ -68,7 +68,7 @@ class Program:
 
     @functools.cached_property
     def shares(self) -> dict[str, float]:
-        """Phase -> share of the time after start-up, the mean over the ranks."""
+        """Phase -> share of the time after start-up, as the mean over the ranks."""
         return {
             phase: sum(share_of(each, phase) for each in self.ranks) / len(self.ranks)
             for phase in PHASES
@@ -78,14 +78,18 @@ class Program:
         return self.shares.get(phase, 0.0)
 
     def waiting(self, phase: str) -> float:
-        """Share of a phase in which the training thread waited, the mean over the ranks."""
+        """Share of a phase in which the training thread waited, as the mean over the ranks."""
         parts = [each.phases[phase] for each in self.ranks if phase in each.phases]
         seconds = sum(part.seconds for part in parts)
         waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
         return waited / seconds if seconds > 0 else 0.0
 
     def places(self, *phases: str, rank: int | None = None) -> tuple[Place, ...]:
-        """The user's lines of these phases, the hottest first; of one rank, by its own shares."""
+        """Hot lines of the user's code in these phases, of `rank` or of the longest-running one.
+
+        The line to change comes first. With `rank`, shares are of the phase instead of the
+        time.
+        """
         profile = next((each for each in self.ranks if each.rank == rank), self.longest)
         found = list[Place]()
         for phase in phases:
@@ -96,27 +100,31 @@ class Program:
 
     @property
     def files(self) -> list[str]:
-        """The user's files that were seen at work, the main one first."""
+        """User's files seen at work in the samples, the main one first."""
         lines = sorted(self.longest.lines, key=lambda each: (each.depth, -each.share))
         workers = [each for worker in self.workers[:1] for each in worker.lines]
         return list(dict.fromkeys(each.file for each in [*lines, *workers]))
 
     def moving(self, phase: str) -> float | None:
-        """Share of looks between which the training thread went on to another instruction; None
-        if it was looked at too seldom."""
+        """Share of a phase's samples between which the training thread changed instruction.
+
+        High for short operations. None if there were too few samples.
+        """
         part = self.longest.phases.get(phase)
         return part.moving if part else None
 
     @property
     def nodes(self) -> int:
-        """Operations of the graph of a backward pass; 0 if none was looked at."""
+        """Median number of operations in the graph of a backward pass; 0 if none was seen."""
         graphs = self.longest.graphs
         return int(median(each.nodes for each in graphs)) if graphs else 0
 
     @property
     def node_s(self) -> float:
-        """CPU seconds of the training thread that an operation of the graph takes, forward and
-        backward; waits for a core are left out."""
+        """CPU seconds of the training thread per graph operation, forward and backward.
+
+        Waits for a core are left out; 0 if unknown.
+        """
         rank = self.longest
         passes = rank.backwards or rank.steps
         if not self.nodes or not passes or not rank.main_cpu_s:
@@ -126,20 +134,25 @@ class Program:
 
     @property
     def is_functional(self) -> bool:
-        """Whether its model is no Module: it computes in the program's own functions."""
+        """Whether the model is not a Module and computes in the program's own functions."""
         return self.model_in_loop > self.share("forward")
 
     @property
     def model_in_loop(self) -> float:
-        """Share of the time in which a model that is no Module computes between the phases: a
-        forward pass takes about half as long as the backward pass that follows."""
+        """Estimated share of the time in which a model that is no Module computes.
+
+        It computes between the phases: a forward pass takes about half as long as the backward
+        pass that follows.
+        """
         behind = max(0.0, self.share("backward") - self.share("forward"))
         return min(self.share("loop"), behind)
 
     @functools.cached_property
     def trend(self) -> Trend | None:
-        """How much longer steps take at the end than at the start; None if they do not, or too
-        few moments are known. By the training thread's CPU time, which no neighbour takes."""
+        """How much steps slow down from start to end; None if they do not or too little is known.
+
+        Measured by the training thread's CPU time, which no neighbour takes.
+        """
         moments = self.longest.moments
         parts = [
             (b.main_cpu_s - a.main_cpu_s) / (b.steps - a.steps)
@@ -162,7 +175,7 @@ class Program:
 
     @property
     def copied_mib(self) -> float:
-        """Memory that a loader worker came to have for itself alone since it began."""
+        """Largest growth of a loader worker's private memory since its start, in MiB."""
         return max(
             (
                 max(each.private_mib) - each.private_mib[0]
@@ -178,15 +191,18 @@ class Program:
 
     @property
     def graphs_in_evaluation(self) -> float:
-        """Share of the batches of an evaluation that were computed with gradients switched on."""
+        """Share of evaluation batches that were computed with gradients switched on."""
         scored = [each for each in self.longest.loaders if each.evaluates and each.batches]
         batches = sum(each.batches for each in scored)
         return sum(each.with_graph for each in scored) / batches if batches else 0.0
 
     @property
     def arithmetic(self) -> tuple[float, float, float]:
-        """Shares of the time in arithmetic, in overhead (Python and dispatch), and in waits; of
-        phases that were looked at too seldom, and of backward passes, as of the forward pass."""
+        """Shares of the time in (arithmetic, Python and dispatch overhead, waits).
+
+        A phase with too few samples, such as the backward pass, is split as the forward pass
+        is.
+        """
         usual = self.moving("forward")
         usual = self.moving("loop") if usual is None else usual
         parts = [0.0, 0.0, 0.0]
@@ -200,12 +216,15 @@ class Program:
 
     @property
     def several(self) -> bool:
-        """Whether its processes are ranks: those of a pool (joblib) do not wait for each other."""
+        """Whether the processes are ranks of one job, which wait for each other.
+
+        Those of a pool (joblib) do not.
+        """
         return self.longest.ranks > 1
 
     @property
     def rank_times(self) -> tuple[RankTimes, ...]:
-        """Of each rank; empty if not all were seen."""
+        """Times and work of each rank; empty if not all ranks were seen."""
         if len(self.ranks) < self.longest.ranks:
             return ()
         return tuple(
@@ -225,7 +244,7 @@ class Program:
 
     @property
     def startup(self) -> Startup:
-        """Of the rank whose first step came last."""
+        """Start-up of the rank whose first step came last."""
         rank = max(self.ranks, key=lambda each: each.startup_s)
         own_s = max(0.0, rank.startup_s - rank.startup_runqueue_s)
         whole_s = rank.elapsed_s - rank.startup_runqueue_s - (rank.runqueue_s or 0.0)
@@ -239,7 +258,7 @@ class Program:
 
     @property
     def loader(self) -> Loader | None:
-        """The one of most batches that trains; None if there is none."""
+        """The training loader with the most batches; None if there is none."""
         trains = [each for each in self.longest.loaders if not each.evaluates]
         loader = max(trains, key=lambda each: each.batches, default=None)
         starts, waits = self.share("workers"), self.share("input")
@@ -267,8 +286,11 @@ class Program:
 
     @property
     def sparse_tables(self) -> list[ProgramTable]:
-        """Embedding tables of which a step reads few rows. Rows of a linear layer have no gradient
-        if its units are dead: such a layer is seldom taller than TALL times its width."""
+        """Embedding tables of which a step reads only few rows.
+
+        Rows of a linear layer have no gradient if its units are dead: such a layer is seldom
+        taller than TALL times its width.
+        """
         return [
             each
             for each in self.longest.tables
@@ -279,7 +301,7 @@ class Program:
 
     @property
     def tables(self) -> Tables | None:
-        """Those of `sparse_tables` together."""
+        """Summary of all `sparse_tables`; None if there are none."""
         few, rank = self.sparse_tables, self.longest
         if not few or not rank.parameters:
             return None
@@ -294,8 +316,7 @@ class Program:
 
     @property
     def spinning(self) -> float:
-        """Cores of torch's threads that wait for work without sleeping while samples are made: what
-        they used beyond the other phases."""
+        """Cores that torch's threads waste by spinning while samples are made."""
         cores = 0.0
         for rank in self.ranks:
             if rank.torch_threads is None or rank.seconds <= 0:
@@ -307,31 +328,35 @@ class Program:
 
     @property
     def library_cores(self) -> float:
-        """Cores of the threads that a library (BLAS) has beside the Python ones."""
+        """Mean number of cores used by a library's threads (BLAS) beside the Python threads."""
         return sum(_library_cpu_s(each) / each.seconds for each in self.ranks if each.seconds > 0)
 
     @property
     def interprets(self) -> bool:
-        """Whether a program without steps goes from one short operation to the next, so that
-        threads of a library only wait."""
+        """Whether a program without steps mainly runs short operations, one after the other.
+
+        Threads of a library then only wait.
+        """
         return (self.longest.moved or 0.0) >= INTERPRETS
 
     @property
     def computes(self) -> bool:
-        """Whether a program without steps makes one operation on large arrays after the other."""
+        """Whether a program without steps mainly runs long operations on large arrays."""
         moved = self.longest.moved
         return moved is not None and moved < COMPUTES
 
     @functools.cached_property
     def written(self) -> list[SourceLine]:
-        """Lines between the steps that write a state without `torch.save`."""
+        """Lines between the steps that write training state without `torch.save`."""
         lines = [each for each in self.longest.lines if each.phase == "loop" and self.steps]
         return [each for each in lines if each.own_share and WRITES.search(text_of(each))]
 
     @functools.cached_property
     def metrics(self) -> tuple[float, list[SourceLine]]:
-        """Share of the time between the phases in which a function that evaluates goes on without
-        its model, as for a metric; and its lines, by their share of that."""
+        """Share of the time between phases spent on metrics, and the lines that compute them.
+
+        Counted is what a function that evaluates does after its model has computed.
+        """
         lines = self.longest.lines
         steps = ("input", "forward", "backward", "optimizer")
         trains = {(each.file, each.function) for each in lines if each.phase in steps}
@@ -356,7 +381,7 @@ class Program:
 
 
 def _per_step(moments: Sequence[ProgramMoment]) -> dict[str, float]:
-    """Phase -> sampled seconds in each step between the first and the last of these."""
+    """Phase -> sampled seconds per step between the first and the last of the moments."""
     first, last = moments[0], moments[-1]
     steps = max(1, last.steps - first.steps)
     return {
@@ -370,7 +395,7 @@ def seconds_in(profile: ProgramProfile, phase: str) -> float:
 
 
 def share_of(profile: ProgramProfile, phase: str) -> float:
-    """Of the rank's own time."""
+    """Share of a rank's time after start-up that a phase takes."""
     return seconds_in(profile, phase) / profile.seconds if profile.seconds else 0.0
 
 
@@ -388,7 +413,7 @@ def _library_cpu_s(rank: ProgramProfile) -> float:
 
 
 def _worked_in_imports(lines: Sequence[SourceLine]) -> float:
-    """Share of the start-up in which modules of the user's own compute while they are imported."""
+    """Share of the start-up in which the user's own modules compute during their import."""
     main = {each.file for each in lines if each.depth == 0}
     modules = [each for each in lines if each.function == "<module>" and each.file not in main]
     # A comprehension is called by the line around it.

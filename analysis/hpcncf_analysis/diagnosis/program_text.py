@@ -66,7 +66,10 @@ CAUSES: Final = {
 
 
 def lines(evidence: Evidence, diagnosis: Diagnosis) -> list[str]:
-    """Whether it was disturbed, `Where the time goes`, the causes, and the cores to ask for."""
+    """Report on a program as lines of text: where its time goes, causes and cores to request.
+
+    It begins with a warning if other processes disturbed the run.
+    """
     program = evidence.inside
     assert program is not None
     disturbed = disturbance(diagnosis)
@@ -107,7 +110,10 @@ def _where(program: Program) -> list[str]:
 
 
 def _lines_of(program: Program, phase: str) -> list[str]:
-    """The hottest lines of the user's, and what libraries took when none of those ran."""
+    """Lines of text with the two hottest places of a phase, in user code or in libraries.
+
+    The line to change comes first.
+    """
     share, profile = program.share(phase), program.longest
     libraries = [
         (each.share * share, each.name) for each in profile.libraries if each.phase == phase
@@ -127,7 +133,10 @@ def _lines_of(program: Program, phase: str) -> list[str]:
 
 
 def _line_inside(program: Program, phase: str) -> str:
-    """The hottest line of the user's inside of a phase; empty if there is none but its begin."""
+    """Text with the hottest user line within a phase, or empty.
+
+    The line that begins the phase does not count.
+    """
     begun = {
         (each.file, each.line)
         for each in program.longest.lines
@@ -144,7 +153,7 @@ def _cut(line: str) -> str:
 
 
 def bar(share: float) -> str:
-    """`████▎`, padded to BAR columns."""
+    """Draw a share as a text bar, such as `████▎`, padded to BAR columns."""
     eighths = round(8 * BAR * min(1.0, share))
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(BAR)
 
@@ -202,7 +211,10 @@ def _causes(diagnosis: Diagnosis, program: Program, evidence: Evidence) -> list[
 
 
 def _what_it_is(program: Program, evidence: Evidence) -> str:
-    """`Compute-bound: 92 % arithmetic, 1.9 of 2 cores.`; and why a wait is no cause."""
+    """Describe the kind of load, such as `Compute-bound: 92 % arithmetic, 1.9 of 2 cores`.
+
+    It says why a wait is no cause, where one takes a fifth of the time.
+    """
     arithmetic, overhead, waits = program.arithmetic
     cores = evidence.cores
     used = f", {format_cores(cores.used)} of {format_cores(cores.usable)} cores"
@@ -226,7 +238,10 @@ def _sentence(text: str) -> str:
 
 
 def _gain(finding: Finding, before: Sequence[Finding], beside: str) -> str:
-    """` Expected 1.2x, 3.1x with cause 1 gone, too.`; the causes before it cost other time."""
+    """Expected gain as text: ` Expected 1.2x, 3.1x with cause 1 gone, too.`, or empty.
+
+    Gains of earlier causes add up, because those cost other time.
+    """
     gain = finding.gain
     if gain is None or gain.what != "instances_per_s":
         return ""
@@ -271,7 +286,10 @@ def _ask(diagnosis: Diagnosis, evidence: Evidence, program: Program) -> list[str
 
 
 def _may_fit_one_core(evidence: Evidence, program: Program) -> bool:
-    """Whether all but torch's threads fit one core, in steps too short to gain much by those."""
+    """Whether the steps may be as fast on one core: short, and the rest fits on it.
+
+    The rest is all that is not computed by torch's threads.
+    """
     rank, used = program.longest, evidence.cores.used or 0.0
     is_alone = not evidence.several and len(program.ranks) == 1 and not rank.gpu_busy
     is_short = 0 < rank.seconds < LONG_STEP_S * rank.steps

@@ -10,8 +10,11 @@ from hpcncf_analysis.formatting import format_cores, format_mebibytes, format_pe
 
 
 def memory_pressure(evidence: Evidence) -> Finding | None:
-    """It costs the time that threads waited for memory; at its limit, where pages are read anew all
-    the time, what no thread computed for itself."""
+    """Find time lost because threads waited for memory.
+
+    At the memory limit, where pages are read again and again, the cost is the time in which no
+    thread computed for itself.
+    """
     waits = min(1.0, evidence.of_elapsed(evidence.memory_pressure_s))
     limit_mib, faults = evidence.memory_limit_mib, evidence.major_faults or 0
     peak_mib = evidence.memory_peak_mib or 0.0
@@ -45,7 +48,7 @@ def memory_pressure(evidence: Evidence) -> Finding | None:
 
 
 def gpu_underused(evidence: Evidence) -> Finding | None:
-    """A GPU that waits: for input, or for the CPU to launch its many small kernels."""
+    """Find GPUs that idle because they wait for input or for the CPU to launch kernels."""
     gpus = evidence.gpus
     if gpus is None or gpus.busy >= thresholds.GPU_BUSY:
         return None
@@ -79,7 +82,7 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
 
 
 def one_core_confinement(evidence: Evidence) -> Finding | None:
-    """Affinity, a cgroup or its quota leave fewer cores than were allocated."""
+    """Find runs whose affinity, cgroup or CPU quota leaves fewer cores than were allocated."""
     allocated, usable = evidence.cores.allocated, _usable(evidence)
     if not allocated or usable is None:
         return None
@@ -103,7 +106,7 @@ def one_core_confinement(evidence: Evidence) -> Finding | None:
 
 
 def _usable(evidence: Evidence) -> float | None:
-    """Usable cores; those used if a quota or a later binding held it back, which no rank sees."""
+    """Number of usable cores; those used if a quota or a later binding was the limit."""
     usable, used = evidence.cores.usable, evidence.cores.used
     if usable is None or used is None:
         return usable
@@ -112,7 +115,10 @@ def _usable(evidence: Evidence) -> float | None:
 
 
 def _bound_itself(evidence: Evidence) -> bool:
-    """The mask became another one, threads wait for a core, and yet cores that were usable idle."""
+    """Whether the run seems to have bound its threads to few cores after its start.
+
+    The affinity mask changed, and threads wait for a core while usable cores idle.
+    """
     usable, used = evidence.cores.usable or 0.0, evidence.cores.used or 0.0
     free = usable - used - (evidence.others_cores or 0.0)
     return (
@@ -123,7 +129,7 @@ def _bound_itself(evidence: Evidence) -> bool:
 
 
 def oversubscribed(evidence: Evidence) -> Finding | None:
-    """More of the run's own threads want to run than there are cores for them."""
+    """Find runs in which more threads of their own want to run than there are usable cores."""
     usable, threads, ranks = evidence.cores.usable, evidence.threads, evidence.world_size
     if evidence.runnable is not None:
         # As many as neighbours use cores may be waiting for those: they are not counted.
@@ -159,7 +165,7 @@ def oversubscribed(evidence: Evidence) -> Finding | None:
 
 
 def _fits(evidence: Evidence, usable: float) -> bool:
-    """Whether the ranks were given no more threads and loader workers than there are cores."""
+    """Whether threads and loader workers of all ranks are no more than the usable cores."""
     if evidence.threads is not None:
         return (evidence.threads + evidence.workers) * evidence.world_size <= usable
     seen = [each for each in evidence.program if not each.is_worker and each.torch_threads]
@@ -168,7 +174,7 @@ def _fits(evidence: Evidence, usable: float) -> bool:
 
 
 def neighbour_load(evidence: Evidence) -> Finding | None:
-    """Others, or the hypervisor, took core time that this run's threads wanted."""
+    """Find core time that other processes or the hypervisor took from waiting threads."""
     usable = evidence.cores.usable
     if not usable:
         return None
@@ -197,8 +203,11 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
 
 
 def _fewer_threads(evidence: Evidence, free: float) -> str:
-    """Threads of torch that share an operation wait for each other: a neighbour on the core of one
-    holds up all. Two programs of short operations took a sixth of the time with one thread."""
+    """Sentence that advises fewer torch threads beside neighbours, or empty.
+
+    Threads of torch that share an operation wait for each other: a neighbour on the core of one
+    holds up all. Two programs of short operations took a sixth of the time with one thread.
+    """
     ranks = [each for each in evidence.program if not each.is_worker and each.steps]
     threads = max((each.torch_threads or 0 for each in ranks), default=0)
     if threads < 2 or threads * len(ranks) <= free + thresholds.CONFINED_CORES:

@@ -36,7 +36,7 @@ KEEP_WORKERS: Final = (
 
 
 def python_input(evidence: Evidence) -> Finding | None:
-    """The steps wait for samples that are being computed, one by one, in Python.
+    """Find steps that wait for samples computed one by one in Python.
 
     Our own training's loader is known; a command's input that computes is taken for one.
     """
@@ -79,7 +79,7 @@ def python_input(evidence: Evidence) -> Finding | None:
 
 
 def _share(evidence: Evidence) -> float:
-    """What slow batches cost: the waits for them, and for workers that are new."""
+    """Share of the time lost to slow batches, waits for new workers included."""
     loader = evidence.loader
     if evidence.inside and loader and loader.workers and evidence.worth(loader.waits):
         return min(1.0, loader.waits + loader.starts)
@@ -87,8 +87,10 @@ def _share(evidence: Evidence) -> float:
 
 
 def _waits(evidence: Evidence) -> float:
-    """Share of the input in which nobody computes; what a program's workers do meanwhile is
-    seen in a worker."""
+    """Share of the input phase in which no thread computes; 0 if workers make the batches.
+
+    What a program's workers do meanwhile is seen in a worker.
+    """
     loader = evidence.loader
     if evidence.inside and loader and loader.workers:
         return 0.0
@@ -96,7 +98,7 @@ def _waits(evidence: Evidence) -> float:
 
 
 def _helps(evidence: Evidence, loader: Loader) -> bool:
-    """Whether one more worker would find work and a core."""
+    """Whether one more worker would have work to do and an idle core to run on."""
     return loader.workers > 0 and loader.busy is not None and evidence.idle_cores >= ROOM
 
 
@@ -111,7 +113,7 @@ def _facts_of_workers(loader: Loader, share: float) -> list[str]:
 
 
 def _remedy_by_line(evidence: Evidence, share: float, places: Sequence[Place]) -> tuple[str, Gain]:
-    """What to change, by what the hot lines do, and the gain to expect of it."""
+    """Choose a remedy for slow input from the hot lines' text, with its expected gain."""
     text = " ".join(f"{each.function} {each.source or ''}" for each in places[:1]).lower()
     idle = int(evidence.idle_cores + 0.3)
     if UNPACKS.search(text):
@@ -150,7 +152,7 @@ def _remedy_by_line(evidence: Evidence, share: float, places: Sequence[Place]) -
 
 
 def input_io(evidence: Evidence) -> Finding | None:
-    """The steps, or a command of which no phase is known, wait for files."""
+    """Find steps, or a command without phases, that wait for files."""
     waits = _waits(evidence)
     share = _share(evidence) if waits > 0.5 else 0.0
     if not evidence.worth(share) and not evidence.of_steps:
@@ -185,7 +187,7 @@ def input_io(evidence: Evidence) -> Finding | None:
 
 
 def too_few_workers(evidence: Evidence) -> Finding | None:
-    """Busy workers make the steps wait while cores idle."""
+    """Find busy loader workers that make the steps wait while usable cores idle."""
     share, loader = _share(evidence), evidence.loader
     if not loader or not loader.workers or not evidence.worth(evidence.of_time("input")):
         return None
@@ -206,8 +208,11 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
 
 
 def worker_overhead(evidence: Evidence) -> Finding | None:
-    """DataLoader workers that cost more than they bring: the steps wait for their batches longer
-    than making them would take, or an epoch for its workers to start."""
+    """Find DataLoader workers that cost more than they save.
+
+    The steps wait for their batches longer than making them would take, or an epoch waits for
+    its workers to start.
+    """
     loader = evidence.loader
     if loader is None:
         return None

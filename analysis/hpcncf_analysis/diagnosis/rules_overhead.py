@@ -69,7 +69,7 @@ MANY_OBJECTS: Final = 1_000_000
 
 
 def small_operations(evidence: Evidence) -> Finding | None:
-    """The step is bound by Python and dispatch: many operations of a few microseconds each."""
+    """Find steps bound by Python and dispatch: many operations of a few microseconds each."""
     program = evidence.inside
     if program is None or not program.steps:
         return None
@@ -117,7 +117,7 @@ def small_operations(evidence: Evidence) -> Finding | None:
 
 
 def _overhead(program: Program, phase: str) -> float:
-    """Share of the time that a phase spends on Python and dispatch; 0 if it was seen too seldom."""
+    """Share of the time that a phase spends on Python and dispatch; 0 with too few samples."""
     moving = program.moving(phase)
     if moving is None or moving < INTERPRETS:
         return 0.0
@@ -125,14 +125,14 @@ def _overhead(program: Program, phase: str) -> float:
 
 
 def _overhead_of_optimizer(program: Program) -> float:
-    """Of an update that goes through many parameters one by one."""
+    """Share of the time lost to an optimizer that updates many tensors one by one."""
     graphs = program.longest.graphs
     leaves = graphs[-1].leaves if graphs else 0
     return _overhead(program, "optimizer") if leaves >= MANY_TENSORS else 0.0
 
 
 def _overhead_of_model(evidence: Evidence, program: Program) -> float:
-    """Of forward and backward, if their graph has many nodes of little work each."""
+    """Share of the time lost to a forward and backward pass of many tiny operations."""
     del evidence
     nodes = program.nodes
     if nodes < MANY_NODES or program.node_s > SMALL_NODE_S:
@@ -144,7 +144,7 @@ def _overhead_of_model(evidence: Evidence, program: Program) -> float:
 
 
 def _overhead_of_parameters(evidence: Evidence, program: Program) -> float:
-    """Of the program's own code, where it is a loop over parameters."""
+    """Share of the time lost to a loop over parameters in the program's own code."""
     places = evidence.places("loop")
     if not places or not PARAMETERS.search(_header(places[0])) or _frequent(evidence):
         return 0.0
@@ -152,12 +152,12 @@ def _overhead_of_parameters(evidence: Evidence, program: Program) -> float:
 
 
 def _header(place: Place) -> str:
-    """The loop around a line, and the line itself."""
+    """Source text of the innermost loop around a line, and of the line itself."""
     return f"{loop_around(place.file, place.line)} {place.source or ''}"
 
 
 def _is_looped(places: Sequence[Place]) -> bool:
-    """Whether the hot line is in a loop over something else than a network's layers."""
+    """Whether the hottest line is in a loop over anything but a network's layers."""
     head = loop_around(places[0].file, places[0].line) if places else ""
     return bool(head) and not LAYERS.search(head)
 
@@ -176,7 +176,7 @@ def _places_of_overhead(evidence: Evidence, program: Program, where: str) -> tup
 
 
 def _gather(where: str, places: Sequence[Place]) -> str:
-    """What does the work of all the small operations at once."""
+    """Remedy that replaces many small operations by a single one."""
     if where == "optimizer":
         if any(each.function == "step" for each in places):
             return (
@@ -214,7 +214,7 @@ def _gather(where: str, places: Sequence[Place]) -> str:
 
 
 def slowing_steps(evidence: Evidence) -> Finding | None:
-    """Steps take longer and longer, while something beside them grows."""
+    """Find steps that take longer and longer while something beside them grows."""
     program = evidence.inside
     if program is None or not program.steps:
         return None
@@ -247,14 +247,13 @@ def slowing_steps(evidence: Evidence) -> Finding | None:
 
 
 def is_growth(evidence: Evidence, place: Place) -> bool:
-    """Whether a line is named already as the one whose work grows with each step."""
+    """Whether this line is the one that `slowing_steps` names as growing with each step."""
     growing = slowing_steps(evidence)
     return growing is not None and growing.places[:1] == (place,)
 
 
 def _what_grows(evidence: Evidence, program: Program, phase: str) -> tuple[str, tuple[Place, ...]]:
-    """What grows beside the steps, in words, and the lines that make it grow; empty if nothing
-    was seen to."""
+    """Describe what grows from step to step, with the lines responsible; or ("", ())."""
     rank = program.longest
     files = program.files
     hot = evidence.places(phase)
@@ -287,7 +286,7 @@ def _what_grows(evidence: Evidence, program: Program, phase: str) -> tuple[str, 
 
 
 def _inside_loops(places: Sequence[Place]) -> list[Place]:
-    """Those in a loop of the program, or in a function that something may call in one."""
+    """Keep places in a loop, or in a function, which may be called in one."""
     return [p for p in places if is_repeated(p.file, p.line) or p.function != "<module>"]
 
 
@@ -305,7 +304,7 @@ def _stop_growth(grown: str) -> str:
 
 
 def excess_arithmetic(evidence: Evidence) -> Finding | None:
-    """More is computed than the result needs: doubles, or gradients that nobody uses."""
+    """Find needless computing: double precision, repeated work, or unused gradients."""
     program = evidence.inside
     if program is None or not program.steps or not program.longest.graphs:
         return None
@@ -386,7 +385,7 @@ FREQUENT: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def frequent_call(evidence: Evidence) -> Finding | None:
-    """A call that a step need not repeat: collection, copies, metrics, logging."""
+    """Find a call that not every step needs: garbage collection, copies, metrics, logging."""
     program = evidence.inside
     share = share_of_own_code(evidence)
     if program is None or not program.steps or share < thresholds.WORTH:
@@ -408,7 +407,7 @@ def frequent_call(evidence: Evidence) -> Finding | None:
 
 
 def _frequent(evidence: Evidence) -> tuple[Place, str, str] | None:
-    """The hot line if it is such a call, by its text and the library's function that it calls."""
+    """Match the hottest line with FREQUENT: (line, kind of call, remedy), or None."""
     assert evidence.inside is not None
     lines = {
         (each.file, each.line): each
@@ -426,7 +425,10 @@ def _frequent(evidence: Evidence) -> tuple[Place, str, str] | None:
 
 
 def share_of_own_code(evidence: Evidence) -> float:
-    """Share of the time of a program's own code, without what is known to be something else."""
+    """Share of the time spent in a program's own code, other known causes deducted.
+
+    0 if the probe saw no program.
+    """
     program = evidence.inside
     if program is None:
         return 0.0
@@ -442,8 +444,7 @@ def share_of_own_code(evidence: Evidence) -> float:
 
 
 def _repeated_work(evidence: Evidence) -> Finding | None:
-    """A call of the training loop that computes the same in each step: it uses nothing that the
-    loop changes."""
+    """Find a call in the training loop that computes the same result in each step."""
     assert evidence.inside is not None
     share = share_of_own_code(evidence)
     if share < 1.25 * thresholds.WORTH or evidence.waiting("loop") > 0.5:
@@ -469,7 +470,7 @@ def _repeated_work(evidence: Evidence) -> Finding | None:
 
 
 def costly_option(evidence: Evidence) -> Finding | None:
-    """A search for errors, or a profiler, that was left on."""
+    """Find error checks or a profiler left on for the whole training."""
     program = evidence.inside
     if program is None or not program.nodes:
         return None
@@ -501,7 +502,7 @@ def costly_option(evidence: Evidence) -> Finding | None:
 
 
 def worker_memory(evidence: Evidence) -> Finding | None:
-    """Loader workers copy the pages of Python objects that they only read."""
+    """Find loader workers that copy memory pages of Python objects they only read."""
     program = evidence.inside
     peak, loader = evidence.memory_peak_mib, evidence.loader
     if program is None or not peak or loader is None or not loader.workers:

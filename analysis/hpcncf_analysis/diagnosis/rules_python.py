@@ -18,7 +18,7 @@ from hpcncf_analysis.formatting import format_cores, format_percent
 
 
 def interpreter_lock(evidence: Evidence) -> Finding | None:
-    """Several Python threads want to compute, and together get about one core."""
+    """Find Python threads that compute but together get only about one core."""
     if evidence.inside is None:
         return None
     rank = evidence.inside.longest
@@ -53,7 +53,7 @@ def interpreter_lock(evidence: Evidence) -> Finding | None:
 
 
 def _is_arithmetic(evidence: Evidence) -> bool:
-    """Whether the own code of a training is inside of long operations of a library."""
+    """Whether a training's own code spends its time in long library operations."""
     moving = evidence.inside.moving("loop") if evidence.inside else None
     hot = evidence.places("loop")[:1]
     called = {
@@ -66,7 +66,10 @@ def _is_arithmetic(evidence: Evidence) -> bool:
 
 
 def loop_code(evidence: Evidence) -> Finding | None:
-    """A program's own code between the phases takes the time; of one without steps, all of it."""
+    """Find a program's own code that takes the time between the phases of a step.
+
+    In a program without steps, it is all of the time.
+    """
     program = evidence.inside
     if program is None:
         return None
@@ -108,7 +111,7 @@ def loop_code(evidence: Evidence) -> Finding | None:
 
 
 def _remedy_of_own_code(evidence: Evidence, waits: float) -> str:
-    """By what the hot line does: waits, calls a library, or loops."""
+    """Choose a remedy by what the hot line does: wait, call a library, or loop."""
     if waits > 0.5:
         return "Look at what that line waits for: a file, a network, a lock or a sleep."
     hot = evidence.places("loop")[:1]
@@ -130,7 +133,7 @@ def _remedy_of_own_code(evidence: Evidence, waits: float) -> str:
 
 
 def batch_thread(evidence: Evidence) -> Finding | None:
-    """Training waits while another thread of it makes the batches: Python input, too."""
+    """Find training that waits while another of its threads makes the batches in Python."""
     thread = _batch_thread(evidence)
     if thread is None:
         return None
@@ -151,7 +154,7 @@ def batch_thread(evidence: Evidence) -> Finding | None:
 
 
 def _batch_thread(evidence: Evidence) -> Place | None:
-    """The line of a thread that computes while training waits for it; None without one."""
+    """Line of a thread that computes while training waits for it; None if there is none."""
     program = evidence.inside
     if program is None or not program.steps or program.longest.seconds <= 0:
         return None

@@ -35,7 +35,10 @@ class Balance:
 
 
 def balance(useful_s: Sequence[float | None], whole_s: float) -> Balance | None:
-    """None unless several ranks' useful times are known; shares are of `whole_s`."""
+    """Compare the useful seconds of several ranks; None unless all of them are known.
+
+    Shares are of `whole_s`.
+    """
     known = [each for each in useful_s if each is not None]
     ranks, total_s = len(known), sum(known)
     if ranks < 2 or ranks < len(useful_s) or total_s <= 0 or whole_s <= 0:
@@ -47,7 +50,7 @@ def balance(useful_s: Sequence[float | None], whole_s: float) -> Balance | None:
 
 
 def has_more_work(found: Balance, work: Sequence[int | None]) -> bool:
-    """Whether the slowest rank's work accounts for half of its lateness or more."""
+    """Whether more work explains at least half of the slowest rank's delay."""
     known = [each for each in work if each is not None]
     if len(known) < len(work) or not sum(known):
         return False
@@ -61,7 +64,7 @@ def _balance(evidence: Evidence) -> Balance | None:
 
 
 def _late(evidence: Evidence) -> Balance | None:
-    """How the ranks compare, if the others wait for one long enough to be worth a word.
+    """Balance of the ranks if the others wait long for the slowest one; otherwise None.
 
     By the slowest rank against the others: of two, one may wait 40 % of its time, a mean of 20 %.
     """
@@ -73,7 +76,7 @@ def _late(evidence: Evidence) -> Balance | None:
 
 
 def _exchange(evidence: Evidence) -> float:
-    """Share of the judged time in which even the last rank waits for the exchange."""
+    """Share of the judged time that even the last rank waits for the exchange."""
     ranks = evidence.rank_times
     waits = [rank.sync_s for rank in ranks if rank.sync_s is not None]
     whole_s = max((rank.steps_s or 0.0 for rank in ranks), default=0.0)
@@ -83,7 +86,7 @@ def _exchange(evidence: Evidence) -> float:
 
 
 def sync_bound(evidence: Evidence) -> Finding | None:
-    """The ranks' collectives dominate, though all ranks arrive together."""
+    """Find collectives that take the time although all ranks arrive together."""
     share = _exchange(evidence)
     if not evidence.several or not evidence.worth(share) or _late(evidence):
         return None
@@ -140,7 +143,7 @@ def _accumulates(evidence: Evidence) -> bool:
 
 
 def _sparse_rows(evidence: Evidence) -> tuple[float | None, float | None]:
-    """Rows with a gradient, and rows that a dense all-reduce sends all the same."""
+    """(rows with a gradient, rows that a dense all-reduce sends); (None, None) if not sparse."""
     if evidence.inside:
         tables = evidence.tables
         return (tables.touched, tables.rows) if tables else (None, None)
@@ -151,8 +154,10 @@ def _sparse_rows(evidence: Evidence) -> tuple[float | None, float | None]:
 
 
 def unequal_ranks(evidence: Evidence) -> Finding | None:
-    """The others wait for one rank, which is slower at the same work or has more of it; without
-    phases, by unequal CPU seconds."""
+    """Find a rank that the others wait for: slower at the same work, or with more of it.
+
+    Without phases, CPU seconds are compared instead.
+    """
     found = _late(evidence)
     if found is None:
         return _unequal_cpu(evidence)
@@ -197,7 +202,7 @@ def unequal_ranks(evidence: Evidence) -> Finding | None:
 
 
 def _work(ranks: Sequence[RankTimes]) -> tuple[str, list[int | None]]:
-    """What each rank had to do, in the finest unit that is known of all."""
+    """(unit, work of each rank) in the finest unit known for all ranks."""
     counts: dict[str, list[int | None]] = {
         "instances": [rank.instances or None for rank in ranks],
         "samples": [rank.samples or None for rank in ranks],
@@ -210,7 +215,7 @@ def _work(ranks: Sequence[RankTimes]) -> tuple[str, list[int | None]]:
 
 
 def _phase_of_difference(ranks: Sequence[RankTimes], slowest: int) -> str:
-    """The phase in which the slowest rank spends most beyond the mean; empty if none is known."""
+    """Phase in which the slowest rank exceeds the mean most; empty if no phases are known."""
     excess = {
         phase: seconds - sum(each.phases.get(phase, 0.0) for each in ranks) / len(ranks)
         for phase, seconds in ranks[slowest].phases.items()

@@ -46,7 +46,10 @@ LONG_STEP_S: Final = 0.01
 
 
 def dense_optimizer(evidence: Evidence) -> Finding | None:
-    """The optimizer walks rows that have no gradient; making and clearing them costs, too."""
+    """Find optimizers that walk many table rows without a gradient.
+
+    The cost includes making and clearing those gradients.
+    """
     tables = evidence.tables
     if tables is None or tables.of_parameters < MAINLY_TABLES:
         return None
@@ -102,7 +105,7 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
 
 
 def serial_step(evidence: Evidence) -> Finding | None:
-    """One thread computes all the time, and the other cores that could be used idle."""
+    """Find steps in which one thread computes while other usable cores idle."""
     usable, used, ranks = evidence.cores.usable, evidence.wanted, evidence.world_size
     if not usable or used is None:
         return None
@@ -139,7 +142,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
 
 
 def _lines_that_set_threads(evidence: Evidence) -> tuple[Place, ...]:
-    """Where the program itself sets a variable for threads."""
+    """Lines of the program that set a variable for the number of threads."""
     inside = evidence.inside
     names = inside.longest.threads_set if inside else {}
     pattern = "|".join(names)
@@ -149,7 +152,7 @@ def _lines_that_set_threads(evidence: Evidence) -> tuple[Place, ...]:
 
 
 def _by(evidence: Evidence) -> str:
-    """Who gave torch its threads, as ` by OMP_NUM_THREADS=1 of the environment`."""
+    """Name what set torch's threads: ` by OMP_NUM_THREADS=1 of the environment`, or empty."""
     rank = evidence.inside.longest if evidence.inside else None
     if rank is None:
         return ""
@@ -200,8 +203,10 @@ def _remedy_of_serial_step(evidence: Evidence, limited: bool) -> str:
 
 
 def _one_core(evidence: Evidence) -> dict[str, Any]:
-    """Settings with one core per rank and no more threads than that, if each rank uses about one.
-    With workers it is not known which process used it."""
+    """Settings for one core per rank if each rank uses about one core; otherwise empty.
+
+    With workers it is not known which process used the core.
+    """
     few = (evidence.wanted or 0.0) < thresholds.RUNNABLE * evidence.world_size
     shrinks = evidence.trained and evidence.resources.get("cpus_per_task", 1) > 1
     if not (few and shrinks) or evidence.workers:
@@ -212,7 +217,7 @@ def _one_core(evidence: Evidence) -> dict[str, Any]:
 
 
 def memory_growth(evidence: Evidence) -> Finding | None:
-    """A program's memory grows as long as it trains."""
+    """Find programs whose memory grows as long as they train."""
     grown, peak, inside = evidence.memory_growth_mib, evidence.memory_peak_mib, evidence.inside
     if grown is None or not peak or inside is None or not inside.steps:
         return None

@@ -17,7 +17,7 @@ from hpcncf_analysis.formatting import format_duration, format_percent
 
 
 def too_short_to_judge(evidence: Evidence) -> Finding | None:
-    """Too little was measured after start-up, and start-up is not the cause itself."""
+    """Find runs with too little measured after start-up, unless start-up is the cause."""
     left_s = evidence.elapsed_s - (evidence.startup_s or 0.0)
     seen = evidence.inside is not None and any(
         each.steps >= thresholds.SEEN_STEPS or each.seconds >= thresholds.SEEN_S
@@ -45,7 +45,7 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
 
 
 def startup_bound(evidence: Evidence) -> Finding | None:
-    """The first step comes late; waiting for a core that others used is not start-up's."""
+    """Find runs whose first step comes late, without waits for cores others used."""
     startup = evidence.startup
     imports = 1.0 if startup.imports is None else startup.imports
     if startup.seconds <= 0:
@@ -74,14 +74,14 @@ def startup_bound(evidence: Evidence) -> Finding | None:
 
 
 def _elapsed_s(evidence: Evidence) -> float:
-    """Of the slowest rank, from the start of its process on."""
+    """Seconds that the slowest rank ran, from the start of its process."""
     if evidence.inside is None:
         return evidence.elapsed_s
     return max(each.elapsed_s for each in evidence.inside.ranks)
 
 
 def evaluation_bound(evidence: Evidence) -> Finding | None:
-    """Evaluation takes the time: its model's, and what follows it, as a metric does."""
+    """Find evaluations, and metrics computed after them, that take the time."""
     scored, computed, lines = evidence.of_time("evaluation"), 0.0, list[SourceLine]()
     if evidence.inside:
         in_loop, lines = evidence.inside.metrics
@@ -123,8 +123,7 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
 
 
 def checkpoint_bound(evidence: Evidence) -> Finding | None:
-    """Writing checkpoints takes the time: `torch.save`, and lines of a training's own that write
-    its state to a file."""
+    """Find checkpoints that take the time: `torch.save` and a training's own writes."""
     share, written, loop = evidence.of_time("checkpoint"), list[SourceLine](), 0.0
     if evidence.inside:
         written, loop = evidence.inside.written, evidence.of_time("loop")

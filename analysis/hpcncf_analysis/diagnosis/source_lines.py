@@ -54,12 +54,15 @@ class Place:
 
     @property
     def name(self) -> str:
-        """`train.py:88 sample_negatives`."""
+        """Place in short form, such as `train.py:88 sample_negatives`."""
         return f"{Path(self.file).name}:{self.line} {self.function}".rstrip()
 
 
 def places_of(lines: Sequence[SourceLine], share: float, brief: bool = False) -> list[Place]:
-    """The hot line, one inside the phase if there is any, then those that take most themselves."""
+    """Choose the lines to show: first the one to change, then those with most own time.
+
+    The line to change is one inside the phase, if there is any.
+    """
     first = None
     for side in ([each for each in lines if not each.outside], lines):
         first = max(side, key=lambda each: each.own_share, default=None)
@@ -80,7 +83,7 @@ def places_of(lines: Sequence[SourceLine], share: float, brief: bool = False) ->
 
 
 def _of_hot_function(lines: Sequence[SourceLine]) -> SourceLine | None:
-    """The line that takes most itself of a function whose lines together take HOT themselves."""
+    """Line with most own time in the hottest function; None if that is below HOT."""
     own: dict[tuple[str, str], list[SourceLine]] = {}
     for each in lines:
         own.setdefault((each.file, each.function), []).append(each)
@@ -93,7 +96,10 @@ def _of_hot_function(lines: Sequence[SourceLine]) -> SourceLine | None:
 def _before_hand_over(
     first: SourceLine, lines: Sequence[SourceLine], absorbed: float
 ) -> SourceLine:
-    """The line itself, or the one whose samples it took."""
+    """Return the line itself, or the one before it whose samples were attributed to it.
+
+    This happens at calls into C code that release the interpreter's lock.
+    """
     if not HANDS_OVER.search(text_of(first)):
         return first
     before = [
@@ -110,13 +116,13 @@ def _before_hand_over(
 
 
 def text_of(line: SourceLine) -> str:
-    """The line's text; empty if the file is not there."""
+    """Source text of the line; empty if the file cannot be read."""
     text, _ = _source(line.file)
     return text[line.line - 1].strip() if 0 < line.line <= len(text) else ""
 
 
 def place(line: SourceLine, share: float = 1.0) -> Place:
-    """A line with its text and its lint, if the file is there."""
+    """Convert a sampled line to a place, with its text and `hpcncf lint` advice if readable."""
     _, complaints = _source(line.file)
     return Place(
         file=line.file,
@@ -129,7 +135,7 @@ def place(line: SourceLine, share: float = 1.0) -> Place:
 
 
 def line_of_thread(thread: ProgramThread) -> SourceLine:
-    """Where it was found most often; only for a thread that was found in the user's code."""
+    """Line at which a thread was seen most often; requires a thread seen in user code."""
     assert thread.file is not None
     assert thread.line is not None
     found = [
@@ -149,7 +155,7 @@ def line_of_thread(thread: ProgramThread) -> SourceLine:
 
 
 def loader_places(lines: Iterable[SourceLine], share: float) -> list[Place]:
-    """Where the DataLoader with workers is made, if a file of these lines has one such call."""
+    """Place where the DataLoader with workers is created; empty unless it is unambiguous."""
     for file in dict.fromkeys(each.file for each in lines):
         if call := _loader_with_workers(file):
             line, name = call
@@ -159,7 +165,7 @@ def loader_places(lines: Iterable[SourceLine], share: float) -> list[Place]:
 
 @functools.lru_cache(maxsize=64)
 def _loader_with_workers(file: str) -> tuple[int, str] | None:
-    """The line and the name of the only call with workers."""
+    """(line, name) of the only call with `num_workers` in a file; None if not exactly one."""
     try:
         tree = ast.parse("\n".join(_source(file)[0]))
     except (SyntaxError, ValueError, RecursionError):
@@ -177,7 +183,7 @@ def _loader_with_workers(file: str) -> tuple[int, str] | None:
 
 
 def find_lines(file: str, pattern: str) -> list[Place]:
-    """Lines of the file that match, comments aside, each with the function it is in."""
+    """Lines of the file that match a pattern, comments aside, with their functions."""
     text, _ = _source(file)
     wanted = re.compile(pattern)
     return [
@@ -188,7 +194,7 @@ def find_lines(file: str, pattern: str) -> list[Place]:
 
 
 def loop_around(file: str, line: int) -> str:
-    """The head of the innermost loop around a line, as `for x in y:`; empty without one.
+    """Head of the innermost loop around a line, such as `for x in y:`; empty without one.
 
     The loop in which the training itself goes on, with its backward pass, is none.
     """
@@ -201,7 +207,7 @@ def loop_around(file: str, line: int) -> str:
 
 
 def is_repeated(file: str, line: int) -> bool:
-    """Whether a line is in a loop, the training's own included."""
+    """Whether a line is in any loop, the training loop included."""
     return any(begin <= line <= end for begin, end, *_ in _loops(file))
 
 
@@ -212,8 +218,11 @@ CHANGES: Final = re.compile(
 
 
 def is_independent(file: str, line: int) -> bool:
-    """Whether an assignment in the training loop calls a function and uses no name that the loop
-    assigns, nor a method or a call that may give something else each time."""
+    """Whether an assignment in the training loop computes the same value in each step.
+
+    It calls a function and uses no name that the loop assigns, nor a method or a call that may
+    give something else each time.
+    """
     try:
         tree = ast.parse("\n".join(_source(file)[0]))
     except (SyntaxError, ValueError, RecursionError):
@@ -239,7 +248,7 @@ def is_independent(file: str, line: int) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _loops(file: str) -> list[tuple[int, int, str, bool]]:
-    """First and last line of each loop, its head, and whether a backward pass is in it."""
+    """(first line, last line, head, has a backward pass) of each loop in a file."""
     try:
         tree = ast.parse("\n".join(_source(file)[0]))
     except (SyntaxError, ValueError, RecursionError):
@@ -261,7 +270,7 @@ def _loops(file: str) -> list[tuple[int, int, str, bool]]:
 
 @functools.lru_cache(maxsize=4096)
 def _function_at(file: str, line: int) -> str:
-    """The function that a line is in, or `<module>`."""
+    """Name of the function that contains a line, or `<module>`; empty if not parseable."""
     try:
         tree = ast.parse("\n".join(_source(file)[0]))
     except (SyntaxError, ValueError, RecursionError):
@@ -289,7 +298,7 @@ def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[Place, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _source(file: str) -> tuple[list[str], Mapping[int, Complaint]]:
-    """Lines of the file, and line -> complaint."""
+    """Lines of a file, and line number -> lint complaint; empty if it cannot be read."""
     try:
         text = read_regular(Path(file), LARGEST_SOURCE).decode("utf-8", "replace")
     except (OSError, ValueError, RecordError):  # ValueError: a null character in the name

@@ -71,7 +71,7 @@ CHECKS: Final[tuple[tuple[Callable[[Row], float | None], float, str], ...]] = (
 
 
 def find_alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str]:
-    """`runs`: the completed ones; the gravest first."""
+    """Warnings about the completed runs, the gravest first."""
     if not runs:
         return []
     alerts: list[str | None] = []
@@ -86,7 +86,7 @@ def find_alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str
 
 
 def _words(row: Row) -> dict[str, Any]:
-    """The run's columns, and some of them as a reader expects them."""
+    """Columns of a run for an alert's text, some of them formatted with their unit."""
     return {
         **row,
         "efficiency": format_percent(row["cpu_efficiency"]),
@@ -106,7 +106,7 @@ def _cpu_models(runs: Sequence[Row]) -> str | None:
 
 
 def _mixed_code(runs: Sequence[Row]) -> str | None:
-    """Different code among the runs, or older than what is installed now; not of commands."""
+    """Alert if trainings ran different code, or code older than installed; otherwise None."""
     trained = [row for row in runs if row["workload"] == "ncf"]
     commits = sorted({row["commit"][:7] for row in trained if row["commit"]})
     stale = [row["stale"] for row in trained if row["stale"]]

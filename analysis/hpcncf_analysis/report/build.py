@@ -103,7 +103,7 @@ def gather_data(
     diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
 ) -> ReportData:
-    """Run the analysis on the tables and write the job files."""
+    """Analyse the collected tables, write the advised job files, and return the report's data."""
     complete = completed_runs(found.runs)
     shown = group_configurations(at_equal_epochs(complete, found.epochs))
     alerts: list[str] = []
@@ -144,13 +144,13 @@ def build_sections(data: ReportData) -> list[Section]:
 
 
 def shown_path(path: Path) -> str:
-    """The path as a user would type it from the current folder."""
+    """Path relative to the current folder if it is inside that folder, else unchanged."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def template_context(data: ReportData, sections: Sequence[Section]) -> dict[str, Any]:
-    """Everything that the templates show, under the names they use."""
+    """Everything that the report's templates show, by the name they use."""
     found = data.found
     title = "; ".join(sorted({row["data_title"] for row in found.runs if row["data_title"]}))
     if not title and all(row["workload"] == "command" for row in found.runs):

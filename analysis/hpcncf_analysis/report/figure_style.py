@@ -91,7 +91,7 @@ def fix_layout(figure: Figure) -> None:
 
 
 def stack_panels(heights: Mapping[str, Sequence[float]], sharex: bool) -> list[list[Axes]]:
-    """Axes below each other, one panel for each title, with heights in inches."""
+    """Create axes one below the other, a panel per title; heights are in inches."""
     titles = [fill(title, LINE, break_on_hyphens=False) for title in heights]
     lines_in = LINE_IN * sum(title.count("\n") for title in titles)
     every = [height for panel in heights.values() for height in panel]
@@ -119,13 +119,13 @@ def annotate(axes: Axes, text: str, at: Place, offset: Place = (5, 0), **setting
 
 
 def series_colours(series: Iterable[str]) -> dict[str, str]:
-    """Assign each series its colour, the same in every figure of a report."""
+    """Map each series to a colour by its place in alphabetical order."""
     names = sorted(set(series))
     return {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
 
 
 def rank_marker(ranks: int) -> str:
-    """Marker of a run: a circle for one rank, a square for several."""
+    """Marker of a run in figures: a circle for one rank, a square for several."""
     return "o" if ranks == 1 else "s"
 
 
@@ -163,7 +163,7 @@ FORMATS: Final[dict[str, Any]] = {
 
 
 def save_figure(figure: Figure, name: str, file_format: str) -> bytes:
-    """Render the figure as a file's content; its ids are salted with its name."""
+    """Render the figure as the bytes of a file; its element ids are salted with `name`."""
     content = BytesIO()
     with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
         figure.savefig(content, format=file_format, **FORMATS[file_format])
@@ -210,7 +210,7 @@ class Label:
 def place_labels(
     axes: Axes, labels: Sequence[Label], points: Sequence[Place], medians: Sequence[Place] = ()
 ) -> None:
-    """Draw every label where it covers least; far ones get a line to their point.
+    """Draw each label where it covers least, with a line to its point if that is far.
 
     What a label covers counts in square pixels, ten times if it is outside the axes or another's
     median: over that it would name the wrong one. Of free places the nearest. `medians` are those
@@ -246,14 +246,14 @@ def place_labels(
 
 
 def _squares(axes: Axes, places: Sequence[Place], radius: float) -> Boxes:
-    """A box around each place in data coordinates, its radius in points."""
+    """Square boxes, in pixels, around points in data coordinates; the radius is in points."""
     at = axes.transData.transform(np.array(places, dtype=float).reshape(-1, 2))
     half = radius * axes.figure.dpi / 72
     return np.hstack([at - half, at + half])
 
 
 def _boxes(axes: Axes, label: Label) -> Boxes:
-    """Boxes of the label at each of OFFSETS.
+    """Possible boxes of a label in pixels, one for each of OFFSETS.
 
     The text is measured once: its layout takes longer than everything else here.
     """
@@ -274,7 +274,7 @@ def _areas(boxes: Boxes) -> Boxes:
 
 
 def _overlap(boxes: Boxes, others: Boxes) -> Boxes:
-    """Area of each box covered by the others, in square pixels."""
+    """Total area of each box covered by `others`, in square pixels."""
     lower = np.maximum(boxes[:, None, :2], others[None, :, :2])
     upper = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     covered: Boxes = _areas(np.concatenate([lower, upper], axis=-1)).sum(axis=1)

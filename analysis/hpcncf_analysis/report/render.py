@@ -67,7 +67,9 @@ def _environment(escape: bool) -> Environment:
 
 
 def inline_figure(drawn: RenderedFigure) -> Markup:
-    """The figure as part of the page: our own SVG, whose texts matplotlib has escaped.
+    """Embed a figure in the page as SVG, or as PNG if its SVG is too large.
+
+    The SVG is our own, and matplotlib has escaped its texts.
 
     Its greys and the palette become the page's variables, so that it is readable in the dark.
     """

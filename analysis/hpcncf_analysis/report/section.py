@@ -129,8 +129,10 @@ class Drawing:
 
 @contextmanager
 def omit_failure(part: str) -> Iterator[list[str]]:
-    """Leave out a part whose block fails, and put a sentence about it in the list: impossible
-    values of one record must not cost the rest of the report."""
+    """Suppress any error in the block and yield a list that then describes it.
+
+    Impossible values of one record must not cost the rest of the report.
+    """
     problems: list[str] = []
     try:
         yield problems
@@ -173,13 +175,13 @@ class ReportData:
 
     @property
     def chosen(self) -> Configuration | None:
-        """The recommended configuration, or else the one to improve."""
+        """Recommended configuration, or else the one to improve; None if nothing was judged."""
         row = self.table.candidate if self.table else None
         return row.one if row else None
 
     @property
     def chosen_and_slowest(self) -> list[Configuration]:
-        """The chosen configuration and the slowest one that trained."""
+        """Chosen configuration and the slowest one with step phases, each only once."""
         trained = [one for one in self.shown if one.speed and one.median("input_share") is not None]
         slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
         pair = [one for one in (self.chosen, slowest) if one in trained]
@@ -187,11 +189,11 @@ class ReportData:
 
     @property
     def front(self) -> list[Configuration]:
-        """The Pareto front of the judged table."""
+        """Configurations on the Pareto front, which no other beats in time and cost."""
         return [row.one for row in self.table.judged if not row.beaten_by] if self.table else []
 
     def trained_ranks(self, one: Configuration) -> list[Row]:
-        """The ranks' rows of a configuration's first run that counted steps."""
+        """Rows of the ranks that counted steps, in the first run of a configuration."""
         ranks = self.ranks_by_run[one.rows[0]["run_id"]]
         return [row for row in ranks if row.get("counted_steps")]
 

@@ -30,43 +30,58 @@ class Engine(Protocol):
 
     @property
     def model(self) -> NeuMF:
-        """Its parameters are the engine's own: current after every step, except for rows that
-        `settle` has yet to catch up."""
+        """The model, whose parameters the engine updates in place.
+
+        They are current after every step, except for rows that `settle` has yet to catch up.
+        """
 
     @property
     def loss(self) -> Tensor:
-        """Sum over this rank's instances of the epoch so far, float64; the trainer resets it."""
+        """Sum of the losses of this rank's instances in the epoch so far, float64.
+
+        The trainer resets it.
+        """
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Any]:
-        """The input of `step`, in the form that suits the engine."""
+        """Yield the inputs of `step` for the given steps of an epoch, in the engine's own form."""
 
     def step(
         self, batches: Iterator[Any], instances: int, most: int = 1
     ) -> tuple[float, list[int]]:
-        """Take a step on the next batch and add its loss to `loss`. `instances` counts those of all
-        ranks that take the step together. An engine with short steps may take up to `most` equal
-        ones in a call; it ends all but the last on the clock.
+        """Take a training step on the next batch and add its loss to `loss`.
+
+        `instances` counts those of all ranks in the step. An engine with short steps may take
+        up to `most` equal steps in a call; it ends all but the last on the step clock.
 
         Returns the seconds waited for the first batch, and this rank's instances of each step.
         """
 
     def settle(self) -> None:
-        """Bring every row up to the last step. The trainer calls it only at the end of an epoch and
-        of the training: the result depends on when it is called."""
+        """Bring every table row up to the last step.
+
+        The trainer calls it only at the end of an epoch and of the training: the result depends
+        on when it is called.
+        """
 
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        """For test rows `first` to `last`, by the settled parameters: the number of candidates that
-        do not score strictly less than the held-out item, int64. Each part takes a second at most:
-        signals are handled between parts."""
+        """Yield, in parts, the rank of the held-out item of each test row `first` to `last`.
+
+        A rank is the number of candidates that do not score strictly less than the item, int64,
+        by the settled parameters. Each part takes a second at most: signals are handled between
+        parts.
+        """
 
     def state(self) -> dict[str, Any]:
-        """Tensors and numbers that, together with the model's parameters, settled or not, make the
-        next steps bitwise the same."""
+        """State of the engine beside the model, as tensors and numbers, for a checkpoint.
+
+        Together with the model's parameters, settled or not, it makes the next steps bitwise
+        the same.
+        """
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; the model already has the parameters that belong to it."""
+        """Restore a state that `state` returned; the model already has the matching parameters."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +103,7 @@ def with_transport(
     place: Place,
     clock: StepClock,
 ) -> EngineInputs:
-    """Adds a transport if the ranks exchange rows; all ranks must call it."""
+    """Add a transport to the inputs if the ranks exchange rows; all ranks must call it."""
     if training.engine == "reference" or place.world_size == 1:
         return inputs
     size = _message_capacity(inputs, model, training)
@@ -96,7 +111,7 @@ def with_transport(
 
 
 def _message_capacity(inputs: EngineInputs, model: NeuMF, training: Training) -> int:
-    """Bytes of the longest message of a step."""
+    """Size in bytes of the longest message that a rank sends in a step."""
     if training.engine == "rowwise":
         return row_message_capacity(model, inputs.schedule, training.negatives)
     from hpcncf.ncf.engines.native import message_capacity, most_positives
@@ -114,7 +129,7 @@ def build_engine(
     clock: StepClock,
     inputs: EngineInputs | None = None,
 ) -> Engine:
-    """The engine that the settings name. It takes over the model's parameters.
+    """Build the engine that the settings name, which takes over the model's parameters.
 
     Raises NotBuilt if it is native and was not compiled.
     """

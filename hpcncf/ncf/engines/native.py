@@ -64,7 +64,11 @@ class Kernel:
         doubles: bool = False,
         build: str | None = None,
     ) -> None:
-        """Raises NotBuilt if the library is missing, HpcncfError if the arrays do not fit."""
+        """Allocate the tables and layers in the library's memory.
+
+        Raises NotBuilt if the library is missing, HpcncfError if the arrays do not fit the
+        manifest.
+        """
         self._library = load_library(build)
         self._kind: type[Any] = np.float64 if doubles else np.float32
         self.sizes, self.context = sizes, len(data.manifest.context_columns)
@@ -105,13 +109,17 @@ class Kernel:
         self.negatives = training.negatives
 
     def _rows(self, which: int, count: int) -> NDArray[Any]:
-        """A table [rows, stride]: parameters, both moments, the step they are of, unused rest."""
+        """View the table of users (0) or items (1) in the library's memory [rows, stride].
+
+        A row holds the parameters, both moments, the step that they belong to, and unused
+        space.
+        """
         stride = c_int64()
         address = self._library.hpcncf_rows(self._engine, which, byref(stride))
         return self._array(address, count * stride.value).reshape(count, stride.value)
 
     def _dense(self, which: int) -> NDArray[Any]:
-        """The dense layers' parameters (0), first (1) and second (2) moments, flat."""
+        """View the dense layers' parameters (0), first (1) or second (2) moments, flat."""
         count = c_int64()
         address = self._library.hpcncf_dense(self._engine, which, byref(count))
         return self._array(address, count.value)
@@ -133,15 +141,20 @@ class Kernel:
         self._library.hpcncf_set_steps(self._engine, value)
 
     def step(self, span: Span, scale: float, following: Span = NO_SPAN) -> float:
-        """One optimiser step; returns the sum of the losses. `scale` is 1 / instances of all ranks;
-        the instances of `following` are drawn meanwhile."""
+        """Take one optimizer step; returns the sum of the losses.
+
+        `scale` is 1 / instances of all ranks. The instances of `following` are drawn meanwhile.
+        """
         loss = c_double()
         self.steps_on([span, following], scale, loss)
         return loss.value
 
     def steps_on(self, spans: Sequence[Span], scale: float, loss: c_double) -> list[float]:
-        """A step on each of these but the last, whose instances are drawn meanwhile; adds the sums
-        of the losses to `loss`. Returns the seconds from here to each step's end."""
+        """Take a step on each span but the last, whose instances are only drawn ahead.
+
+        Adds the sums of the losses to `loss`. Returns the seconds from the call to each step's
+        end.
+        """
         steps = len(spans) - 1
         ends = (c_double * steps)()
         status = self._library.hpcncf_step(
@@ -153,8 +166,11 @@ class Kernel:
     def gradients(
         self, span: Span, scale: float, slot: Bytes, following: Span = NO_SPAN
     ) -> tuple[float, int]:
-        """The first half of a step of several ranks: this one's gradients, as a message in `slot`,
-        which starts at a cache line; returns the sum of the losses and the message's bytes."""
+        """Compute this rank's gradients of a step and write them as a message into `slot`.
+
+        This is the first half of a step of several ranks. The slot starts at a cache line.
+        Returns the sum of the losses and the message's size in bytes.
+        """
         loss, size = c_double(), c_int64()
         status = self._library.hpcncf_gradients(
             *(self._engine, byref(span), scale, byref(following)),
@@ -164,9 +180,12 @@ class Kernel:
         return loss.value, size.value
 
     def apply(self, messages: Sequence[Bytes]) -> None:
-        """The second half: steps by the messages of all ranks, summed in the ranks' order, so that
-        each rank's copy of the model stays the same to the bit. Raises HpcncfError, with nothing
-        changed, if a message was not written by `gradients`."""
+        """Finish a step of several ranks with the gradients in the messages of all ranks.
+
+        They are summed in the order of the ranks, so that each rank's copy of the model stays
+        the same to the bit. Raises HpcncfError, with nothing changed, if a message was not
+        written by `gradients`.
+        """
         ranks = len(messages)
         addresses = (c_void_p * ranks)(*(each.ctypes.data for each in messages))
         sizes = (c_int64 * ranks)(*(each.nbytes for each in messages))
@@ -177,7 +196,7 @@ class Kernel:
         check_status(self._library, self._library.hpcncf_settle(self._engine))
 
     def draw(self, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Rows [n], users [n] and items [n, 1 + negatives] of a step."""
+        """Draw the instances of a step: rows [n], users [n] and items [n, 1 + negatives]."""
         count = max(0, span.stop - span.start)
         rows = np.zeros(count, dtype=np.int64)
         users = np.zeros(count, dtype=np.int32)
@@ -199,8 +218,11 @@ class Kernel:
         context: NDArray[Any],
         negatives: NDArray[Any] | None,
     ) -> NDArray[np.int32]:
-        """How many candidates do not score strictly less than each row's own item: of its
-        `negatives` [rows, n], or of all items but the user's other training items."""
+        """Rank each row's own item: the number of candidates that do not score strictly less.
+
+        The candidates are `negatives` [rows, n]; with None all items but the user's other
+        training items.
+        """
         users, items = (np.ascontiguousarray(each, dtype=np.int32) for each in (users, items))
         context = np.ascontiguousarray(context, dtype=np.float32)
         if not len(users) == len(items) == len(context) or context.shape[1:] != (self.context,):
@@ -220,8 +242,10 @@ class Kernel:
 def message_capacity(
     sizes: Model, training: Training, context: int, most_positives: int, doubles: bool = False
 ) -> int:
-    """Bytes of the longest message of `gradients`, known before there is an engine. Raises
-    NotBuilt."""
+    """Size in bytes of the longest message that `gradients` writes. Raises NotBuilt.
+
+    No engine is needed to ask.
+    """
     settings = _settings(sizes, training, context, 1, most_positives)
     return int(load_library().hpcncf_capacity(byref(settings), int(doubles)))
 
@@ -278,7 +302,10 @@ class Native:
         build: str | None = None,
         transport: Transport | None = None,
     ) -> None:
-        """The model's parameters become the engine's. One of doubles is trained in doubles."""
+        """Move the model's parameters into the kernel, which owns them from then on.
+
+        A model of doubles is trained in doubles.
+        """
         doubles = model.predict_layer.weight.dtype == torch.float64
         self.model, self.clock, self._schedule = model, clock, schedule
         self._transport = transport
@@ -298,14 +325,20 @@ class Native:
         epoch: int,
         steps: range,
     ) -> Iterator[tuple[Span, Span]]:
-        """Each step's positions of the epoch's order, and those of the step after it."""
+        """Yield each step's span of the epoch's order, and the span of the following step.
+
+        The last step is followed by an empty span.
+        """
         spans = [Span(epoch, *self._schedule.positions(step)) for step in steps]
         return zip(spans, [*spans[1:], NO_SPAN], strict=True)
 
     def step(
         self, batches: Iterator[tuple[Span, Span]], instances: int, most: int = 1
     ) -> tuple[float, list[int]]:
-        """Nothing is waited for."""
+        """Take steps on the next batches, several in a call if they are short.
+
+        The time waited for input is always 0: the kernel draws its instances itself.
+        """
         if self._transport:
             span, following = next(batches)
             slot = self._transport.slot()
@@ -326,7 +359,10 @@ class Native:
         return positives * (1 + self.kernel.negatives)
 
     def _several(self, pairs: list[tuple[Span, Span]], scale: float) -> list[Span]:
-        """The last of these steps is still to be ended."""
+        """Take the steps in one call of the kernel; returns their spans.
+
+        All steps but the last are ended on the step clock.
+        """
         spans = [span for span, _ in pairs]
         began = time.perf_counter()
         ends = self.kernel.steps_on([*spans, pairs[-1][1]], scale, self._loss)
@@ -343,7 +379,11 @@ class Native:
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        """Computes the items' share of layer 1 anew for each part: hundredths of its time."""
+        """Yield, in parts, the rank of the held-out item of each test row `first` to `last`.
+
+        Each part computes the items' share of layer 1 again, which takes hundredths of its
+        time.
+        """
         sampled = candidates == "sampled"
         width = 1 + data.test_negatives.shape[1] if sampled else data.manifest.items
         step = max(1, MAX_PAIRS_PER_CALL // width)
@@ -356,7 +396,11 @@ class Native:
             yield torch.from_numpy(ranks.astype(np.int64))
 
     def state(self) -> dict[str, Any]:
-        """Views, so that a checkpoint that holds the model too has the tables once."""
+        """State of the engine: number of steps, and views of its tables and layers.
+
+        They are views so that a checkpoint that also holds the model stores the tables only
+        once.
+        """
         kernel = self.kernel
         tables = {"users": kernel.users, "items": kernel.items}
         parts = {f"dense{which}": each for which, each in enumerate(kernel.dense)}
@@ -377,12 +421,12 @@ class Native:
 
 
 def most_positives(schedule: Schedule) -> int:
-    """Most positives of a step on any rank."""
+    """Largest number of positives that a rank has in a step."""
     return -(-min(schedule.batch, max(1, schedule.rows)) // schedule.world_size)
 
 
 def view_kernel_tables(model: NeuMF, kernel: Kernel) -> None:
-    """Make the model's embeddings views of the kernel's tables, with the values they have."""
+    """Replace the model's embeddings by views of the kernel's tables, keeping their values."""
     mf, mlp = kernel.sizes.gmf_width, kernel.sizes.mlp_width
     at = padded_width(mlp)
     for table, name, columns in (
@@ -427,14 +471,14 @@ class KernelLayers:
         self._pairs.append((flat[at : at + 1], output.bias))
 
     def write(self) -> None:
-        """The model's values into the kernel."""
+        """Copy the dense layers' parameters from the model to the kernel."""
         for mine, theirs in self._pairs:
             values = theirs.detach().numpy()
             mine[:] = values[:, self._order] if mine is self._first else values
 
     @torch.no_grad()
     def read(self) -> None:
-        """The kernel's values into the model."""
+        """Copy the dense layers' parameters from the kernel to the model."""
         for mine, theirs in self._pairs:
             values = theirs.detach().numpy()
             if mine is self._first:

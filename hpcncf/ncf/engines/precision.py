@@ -43,8 +43,7 @@ class TorchLazyAdam:
 
 
 def build_optimizer(model: NeuMF, training: Training) -> Optimizer | TorchLazyAdam:
-    """For all parameters of the model; makes the tables' gradients sparse if the settings say
-    so."""
+    """Build torch's optimizer for all parameters, with sparse table gradients if set."""
     for table in model.tables():
         table.sparse = training.sparse
     if training.optimizer == "lazy_adam":
@@ -53,7 +52,7 @@ def build_optimizer(model: NeuMF, training: Training) -> Optimizer | TorchLazyAd
 
 
 def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
-    """For parameters that get a gradient in every step."""
+    """Build SGD or Adam for parameters that get a gradient in every step."""
     if training.optimizer == "sgd":
         return SGD(parameters, lr=training.lr, weight_decay=training.weight_decay)
     # With neither, torch steps one tensor after another on a CPU, and foreach on a GPU.
@@ -81,14 +80,14 @@ class OptimizerSteps:
 
     @property
     def skipped(self) -> int | None:
-        """None if the precision never skips a step."""
+        """Number of skipped steps; None if the precision never skips a step."""
         return None if self._scaler is None else self._skipped
 
     def scale(self, loss: Tensor) -> Tensor:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def step(self) -> None:
-        """Take the step and reset the gradients."""
+        """Take an optimizer step and reset the gradients."""
         if self._scaler is None:
             self._optimizer.step()
         else:

@@ -41,7 +41,11 @@ class ReplicatedModel:
         device: torch.device,
         sent: Callable[[int], None],
     ) -> None:
-        """`sent` is called with the bytes of each bucket handed to the all-reduce."""
+        """Wrap the module for training on several ranks or GPUs.
+
+        `sent` is called with the size in bytes of each gradient bucket handed to the all-
+        reduce.
+        """
         self._sent = sent
         self.averages = world_size > 1
         self.gradients_ready_at: float | None = None
@@ -58,7 +62,7 @@ class ReplicatedModel:
         return logits
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Passes in this context add to this rank's gradients without an exchange."""
+        """Context in which backward passes add to this rank's gradients without an exchange."""
         if isinstance(self._parallel, DistributedDataParallel):
             return self._parallel.no_sync()
         return nullcontext()
@@ -71,14 +75,14 @@ class ReplicatedModel:
         return parallel
 
     def _all_reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
-        """DDP's default, and the time: that of the last bucket remains."""
+        """Start torch's default all-reduce of a bucket, and note its time and size."""
         self._sent(gradient_bytes(bucket.buffer()))
         self.gradients_ready_at = time.perf_counter()
         return allreduce_hook(group, bucket)
 
 
 def gradient_bytes(gradient: Tensor) -> int:
-    """Bytes of the values, and of a sparse gradient's indices."""
+    """Size of a gradient in bytes; for a sparse one, that of its indices and values."""
     if not gradient.is_sparse:
         return gradient.nbytes
     return gradient._indices().nbytes + gradient._values().nbytes
@@ -162,7 +166,7 @@ class CompiledForward(nn.Module):
         )
 
     def _samples(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs of the smallest whole size."""
+        """Dummy users, items and context of the smallest whole part of a step."""
         # Two tensors: inductor would compile again for items that are not the users.
         users, items = (
             torch.zeros(self._least, dtype=torch.int64, device=self._device) for _ in range(2)
@@ -170,12 +174,15 @@ class CompiledForward(nn.Module):
         return users, items, torch.zeros(self._least, self.model.columns, device=self._device)
 
     def _graphed(self) -> Any:
-        """Forward and backward of a whole part as CUDA graphs. Not yet measured on a GPU."""
+        """Capture forward and backward pass of a whole part of a step as CUDA graphs.
+
+        Not yet measured on a GPU.
+        """
         with self._autocast():
             return torch.cuda.make_graphed_callables(ModelCall(self.model), self._samples())
 
     def _warm_up(self, training: Training) -> None:
-        """Raises HpcncfError if the compiler is missing or fails."""
+        """Compile the model with dummy batches. Raises HpcncfError if that fails."""
         users, items, context = self._samples()
         try:
             # Of the device it trains on: to ask all would begin a context on each GPU of the node.
@@ -189,7 +196,10 @@ class CompiledForward(nn.Module):
 
 
 def min_instances(training: Training, world_size: int) -> int:
-    """Instances of the smallest part of a whole step, on the rank with the fewest positives."""
+    """Number of instances in the smallest part of a whole step.
+
+    That is on the rank with the fewest positives. With `accumulate` 1 a step has one part.
+    """
     positives = training.batch_over_ranks(world_size) // world_size
     return max(1, positives * (1 + training.negatives) // training.accumulate)
 
@@ -241,7 +251,10 @@ class Reference:
         instances: int,
         most: int = 1,  # noqa: ARG002  each by itself
     ) -> tuple[float, list[int]]:
-        """The loss stays a tensor: reading it would wait for a GPU."""
+        """Take a step on the next batch, with gradients accumulated over its parts.
+
+        The loss stays a tensor on the device: reading it would wait for the GPU.
+        """
         batch = next(batches)
         waited = self.clock.lap("input")
         *before, last = split_batch(batch, self._parts)
@@ -257,7 +270,7 @@ class Reference:
         return waited, [len(batch.labels)]
 
     def _gradients(self, part: Batch, scale: float) -> None:
-        """Added to those that are there."""
+        """Add the gradients of one part of a batch to the accumulated ones."""
         logits = self._replicas(part.users, part.items, part.context)
         loss = binary_cross_entropy_with_logits(logits, part.labels, reduction="sum")
         scaled = self._steps.scale(loss * scale)
@@ -270,7 +283,7 @@ class Reference:
         return self._steps.skipped
 
     def settle(self) -> None:
-        """Nothing lags behind: torch moves every row in every step, or never."""
+        """Do nothing: torch leaves no row behind."""
 
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
@@ -285,7 +298,10 @@ class Reference:
 
 
 def split_batch(batch: Batch, number: int) -> list[Batch]:
-    """`number` parts, whose sizes differ by one instance at most; the last ones may be empty."""
+    """Split a batch into `number` parts, the last of which may be empty.
+
+    Their sizes differ by one instance at most.
+    """
     if number == 1:
         return [batch]
     split = [torch.tensor_split(each, number) for each in batch]

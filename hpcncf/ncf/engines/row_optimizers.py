@@ -29,16 +29,19 @@ class StepCounter:
         self.lr, self.step = lr, 0
 
     def advance(self) -> None:
-        """Begin the next step."""
+        """Increment the number of the current step."""
         self.step += 1
 
     def bias_corrections(self) -> tuple[float, float]:
-        """lr * a_t and e_t (`idle_rows.bias_corrections`) of the current step."""
+        """Step size and eps of Adam in the current step, corrected for bias.
+
+        These are lr * a_t and e_t of `idle_rows.bias_corrections`.
+        """
         size, eps = bias_corrections(self.step)
         return self.lr * size, eps
 
     def resume_after(self, step: int) -> None:
-        """Continue after this step."""
+        """Set the number of the last step that was taken."""
         self.step = step
 
 
@@ -61,12 +64,12 @@ class SgdRows:
         self.values, self._counter = start.clone(), counter
 
     def read(self, ids: Tensor) -> Tensor:
-        """Rows [len(ids), width] before the coming step. Ids are distinct."""
+        """Read the rows of distinct ids [len(ids), width] as they are before the next step."""
         self._ids = ids
         return self.values.index_select(0, ids)
 
     def update(self, gradient: Tensor) -> None:
-        """Take the step with the gradient [len(ids), width] of the rows read last."""
+        """Take the step for the rows read last; `gradient` is [len(ids), width]."""
         self.values.index_add_(0, self._ids, gradient, alpha=-self._counter.lr)
 
     def settle(self) -> None:
@@ -163,7 +166,7 @@ class AdamRows(LazyAdamRows):
 
 
 def adam_update(parts: Tensor, gradient: Tensor, size: float, eps: float) -> None:
-    """Take Adam's step in place on values, m and v [3, ...]."""
+    """Take Adam's step in place on `parts` [3, ...]: values, first and second moments."""
     values, first, second = parts
     first.lerp_(gradient, 1 - BETA1)
     second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
@@ -187,7 +190,7 @@ class DenseLayers:
             each.data, each.grad = mine.view_as(each), gradient.view_as(each)
 
     def update(self) -> None:
-        """Take the step with the accumulated gradient, and reset it."""
+        """Take the step with the accumulated gradient, then reset the gradient to zero."""
         if self._descends:
             self.parts[0].sub_(self.gradient, alpha=self._counter.lr)
         else:

@@ -39,7 +39,7 @@ class GroupedNetwork:
         self._kept = 1 - (dropouts[0] if dropouts else 0.0)
 
     def loss(self, rows: Tensor, context: Tensor, each: int) -> Tensor:
-        """Summed cross entropy of b groups of `each` instances, the first of a group the positive.
+        """Sum of the cross entropy of b groups of `each` instances, the positive first.
 
         `rows` are the b users' rows, then the b * each items'; `context` is [b, columns].
         """
@@ -66,8 +66,11 @@ class GroupedNetwork:
         return torch.nn.functional.softplus(logits).sum() - logits.view(groups, each)[:, 0].sum()
 
     def backward(self, instances: int) -> Tensor:
-        """Gradients of the last loss divided by `instances`: returns those of its rows, and adds
-        those of the layers to their `grad`, which must be zero."""
+        """Compute the gradients of the last loss divided by `instances`.
+
+        Returns the gradients of the rows and adds those of the layers to their `grad`, which
+        must be zero before.
+        """
         wrong = self._wrong.div_(instances)
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
         to_mf, to_hidden = self._of_mf_and_hidden(_gradient(self._predict.weight)[0])
@@ -88,7 +91,10 @@ class GroupedNetwork:
         return torch.cat([of_users, of_items])
 
     def _first_layer(self, flowing: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the users' and of the items' MLP parts."""
+        """Backward pass through layer 1; returns gradients of the users' and items' MLP parts.
+
+        It adds the gradients of the layer itself to its `grad`.
+        """
         first = self._linear[0]
         of_group = flowing.view(*self._mf_item.shape[:2], -1).sum(dim=1)
         gradient = _gradient(first.weight)
@@ -101,7 +107,10 @@ class GroupedNetwork:
         return user, torch.mm(flowing, self._of_item(first.weight))
 
     def _activated(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """ReLU and dropout; also the dropout factors, drawn as torch's own dropout draws them."""
+        """Apply ReLU and dropout in place; returns the values and the dropout factors.
+
+        The factors are drawn as torch's own dropout draws them, and are None without dropout.
+        """
         values.relu_()
         if self._kept == 1:
             return values, None
@@ -109,14 +118,14 @@ class GroupedNetwork:
         return values.mul_(noise), noise
 
     def _through(self, flowing: Tensor, at: int) -> Tensor:
-        """Backward pass through the dropout and ReLU of hidden layer `at`."""
+        """Propagate gradients back through dropout and ReLU of hidden layer `at`, in place."""
         values, noise = self._hidden[at]
         if noise is not None:
             flowing.mul_(noise)
         return flowing.mul_(values > 0)
 
     def _of_item(self, weight: Tensor) -> Tensor:
-        """The first layer's columns for the item, which follow those for the user."""
+        """Columns of the first layer's weights that belong to the item's MLP embedding."""
         return weight[:, self._mlp : 2 * self._mlp]
 
     def _of_shared(self) -> Tensor:
@@ -142,7 +151,7 @@ class Rowwise:
         clock: StepClock,
         transport: Transport | None = None,
     ) -> None:
-        """`transport`: to the other ranks."""
+        """Merge the model's tables; `transport` leads to the other ranks, None for a rank alone."""
         self.model, self.clock = model, clock
         self.loss = torch.zeros((), dtype=torch.float64)
         self._users = model.MF_Embedding_User.num_embeddings
@@ -207,14 +216,14 @@ class Rowwise:
 
 
 def merge_tables(model: NeuMF) -> Tensor:
-    """All embeddings [users + items, mf + mlp]."""
+    """Concatenate all embeddings to one table [users + items, mf + mlp]."""
     mf_user, mf_item, mlp_user, mlp_item = (table.weight.detach() for table in model.tables())
     users, items = torch.cat([mf_user, mlp_user], dim=1), torch.cat([mf_item, mlp_item], dim=1)
     return torch.cat([users, items])
 
 
 def view_tables(model: NeuMF, values: Tensor) -> None:
-    """Make the model's embeddings views of `values`, in the layout of `merge_tables`."""
+    """Replace the model's embeddings by views of `values`, laid out as by `merge_tables`."""
     mf_user, mf_item, mlp_user, mlp_item = model.tables()
     users, items = torch.split(values, [mf_user.num_embeddings, mf_item.num_embeddings])
     mf = mf_user.embedding_dim

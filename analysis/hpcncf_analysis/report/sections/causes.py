@@ -25,7 +25,7 @@ UNMEASURED: Final = (
 
 
 def build(data: ReportData) -> Section:
-    """Table of the causes found in each configuration's first run."""
+    """Section with a table of the causes found in each configuration's first run."""
     rows = []
     for one in data.shown:
         found = data.diagnoses.get(one.rows[0]["run_id"])

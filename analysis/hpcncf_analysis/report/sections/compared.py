@@ -103,7 +103,7 @@ def main_table(shown: Sequence[Configuration]) -> Table:
 
 
 def compared_sizes(shown: Sequence[Configuration]) -> set[str]:
-    """Series with at least two sizes; others would compare a size with itself."""
+    """Names of the series with at least two configurations to compare."""
     return {name for name, sizes in group_by_series(shown).items() if len(sizes) > 1}
 
 
@@ -148,7 +148,7 @@ def _repeats_note(repeats: set[int]) -> str:
 
 
 def reported_metrics(shown: Sequence[Configuration]) -> list[str]:
-    """Metrics that commands reported, as many as fit into a table."""
+    """Names of metrics that commands reported, at most `MAX_METRICS`."""
     known = {name for one in shown for name in one.figures} - PROGRESS_METRICS
     metrics = numeric_metrics(row for one in shown for row in one.rows)
     return [name for name in [*METRIC_HEADINGS, *metrics] if name in known][:MAX_METRICS]

@@ -89,7 +89,10 @@ OF_TRAINING: Final = {
 
 
 def build(data: ReportData) -> Section:
-    """Hardware, versions and code of the runs, each value once; commits are abbreviated."""
+    """Section on hardware, versions and code of the runs, each value once.
+
+    Commits are abbreviated.
+    """
     pairs = []
     for name in ENVIRONMENT:
         length = COMMIT_LENGTH if name == "commit" else None

@@ -64,7 +64,7 @@ def busiest_and_idlest(data: ReportData) -> dict[str, list[NodeRecord]]:
 
 
 def core_heatmap(runs: Mapping[str, Sequence[NodeRecord]]) -> Figure | None:
-    """Heat map of a run's nodes: one row for each core, time to the right.
+    """Figure of core use on a run's nodes as a heat map: a row per core, time to the right.
 
     The upper strip of a row is the share of the time that was this run's (an estimate), the
     narrow one below it that of all others: the fuller its colour, the more; idle is the ground.
@@ -105,7 +105,7 @@ def _draw_panel(axes: Axes, nodes: Sequence[NodeRecord]) -> None:
 
 
 def shares(node: NodeRecord) -> tuple[Shares, Shares]:
-    """[cpu, window]: this run's share of each core, and that of all others."""
+    """Shares of each core used by this run and by all others, each [cpu, window]."""
     busy = np.clip(np.array(node.busy, dtype=float), 0, 1)
     ours = np.minimum(np.clip(np.array(node.ours, dtype=float), 0, 1), busy)
     return ours, busy - ours
@@ -119,7 +119,10 @@ def _draw_strips(
     colour: str,
     within: tuple[float, float],
 ) -> None:
-    """One strip in each core's row, from `within[0]` to `within[1]` of the row's height."""
+    """Draw a strip of values in each core's row, within a part of the row's height.
+
+    The part is from `within[0]` to `within[1]`.
+    """
     scale = LinearSegmentedColormap.from_list(colour, [to_rgba(colour, 0), to_rgba(colour, 1)])
     rows, height = np.arange(top, top + len(values)), within[1] - within[0]
     axes.barh(rows + within[0], edges[-1] - edges[0], height, edges[0], align="edge", color=IDLE)

@@ -71,7 +71,7 @@ def build(data: ReportData) -> Section:
 
 
 def build_epochs(data: ReportData) -> Section:
-    """Course of quality over epochs of each configuration's first completed run."""
+    """Section on the quality after each epoch of each configuration's first run."""
     labels = {one.rows[0]["run_id"]: one.label for one in data.shown}
     rows = [
         [
@@ -89,7 +89,7 @@ def build_epochs(data: ReportData) -> Section:
 
 
 def quality_table(shown: Sequence[Configuration]) -> Table | None:
-    """HR@10 and NDCG@10 beside those of a popularity ranking; None without evaluations."""
+    """Table of HR@10 and NDCG@10, with a popularity ranking; None without evaluations."""
     judged = [one for one in shown if one.median("hr10") is not None]
     if not judged:
         return None
@@ -102,7 +102,7 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def quality_note(runs: Sequence[Row]) -> str | None:
-    """Remark on what the data set can show, if its own figures suggest one."""
+    """Warn that HR@10 is mostly memory if most test pairs occur in training; or None."""
     known = [row for row in runs if row["unseen_test_rows"] is not None and row["test_rows"]]
     if not known:
         return None
@@ -121,7 +121,7 @@ def quality_note(runs: Sequence[Row]) -> str | None:
 
 
 def quality_over_time(epochs: Iterable[Row]) -> list[tuple[float, float]]:
-    """Seconds since the first step and HR@10 after each evaluated epoch of one run."""
+    """(seconds since the first step, HR@10) after each evaluated epoch of one run."""
     seconds, found = 0.0, []
     for row in epochs:
         seconds += sum(row[name] for name in ("training_s", "evaluation_s", "checkpoint_s"))
@@ -131,7 +131,7 @@ def quality_over_time(epochs: Iterable[Row]) -> list[tuple[float, float]]:
 
 
 def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Figure | None:
-    """HR@10 over time: one line for each configuration's first run."""
+    """Figure of HR@10 over time, with one line for each configuration's first run."""
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)
@@ -190,7 +190,7 @@ def _time(each: TimeToQuality) -> str:
 
 
 def time_to_quality_parts(data: ReportData) -> list[Part]:
-    """Section on the requested target and who reaches it first; empty without a target."""
+    """Table of times to the requested target and a summary; empty without a target."""
     if data.quality is None:
         return []
     found = times_to_quality(data.shown, data.found.epochs, data.quality)

@@ -80,7 +80,7 @@ def build(data: ReportData) -> Section:
 
 
 def ranks_figure(ranks: Sequence[Row], title: str) -> Figure | None:
-    """Bars of one run's ranks: input, computing, and waiting for the others."""
+    """Figure with a bar for each rank of a run: input, computing, waiting for the others."""
     if len(ranks) < 2:
         return None
     figure = new_figure(1.5 + 0.3 * len(ranks))
@@ -100,13 +100,13 @@ def ranks_figure(ranks: Sequence[Row], title: str) -> Figure | None:
 
 
 def _part_seconds(row: Row) -> tuple[float, float, float]:
-    """Seconds of each of PARTS; what is neither input nor waiting is computing."""
+    """Seconds of a rank's counted steps spent on (input, computing, waiting for others)."""
     computing = max(row["counted_s"] - row["input_s"] - row["sync_s"], 0.0)
     return row["input_s"], computing, row["sync_s"]
 
 
 def slowest_rank_row(ranks: Sequence[Row]) -> Row | None:
-    """Row of the rank that the others wait for; None if the ranks are balanced."""
+    """Row of the rank that clearly delays the others; None if the ranks are balanced."""
     found = pop_from_rows(ranks)
     if found is None or found.slowest_by < SLOWER:
         return None

@@ -130,6 +130,6 @@ def build_gpus(data: ReportData) -> Section:
 
 
 def _describe(one: Configuration, column: str) -> str:
-    """` (H200)`: the words of its runs in a column of text."""
+    """Distinct texts of a column in parentheses, such as ` (H200)`; empty without any."""
     words = [word for word in dict.fromkeys(row.get(column) for row in one.rows) if word]
     return f" ({', '.join(words)})" if words else ""

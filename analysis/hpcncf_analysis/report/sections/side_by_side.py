@@ -52,7 +52,7 @@ def build(data: ReportData) -> Section:
 
 
 def packing_figure(curves: Sequence[Curve]) -> Figure | None:
-    """Speed over pack size: solid for all runs together, dashed for each run."""
+    """Figure of speed over pack size: solid for all runs together, dashed for one run."""
     shown = [curve for curve in curves if len(curve.sizes) > 1][: len(style.SERIES)]
     if not shown:
         return None

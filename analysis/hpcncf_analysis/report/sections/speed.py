@@ -114,7 +114,7 @@ def scaling_parts(data: ReportData) -> list[Part]:
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
-    """Scaling of each series against its fewest cores; None if no series has two sizes."""
+    """Table of each series' scaling from its fewest cores; None if no series has two sizes."""
     series = [members for members in group_by_series(shown).values() if len(members) > 1]
     rows = [_strong(one, members[0]) for members in series for one in members[1:]]
     columns = ["configuration", "against", "speed-up", "parallel efficiency"]
@@ -135,7 +135,7 @@ def _strong(one: Configuration, base: Configuration) -> list[str]:
 
 
 def _core_speed_ratio(one: Configuration, base: Configuration) -> Ratio:
-    """Ratio of the speeds per core."""
+    """Ratio of the speeds per core, configuration over base."""
     return compare_repeats(base.speeds, one.speeds).scaled(base.cores / one.cores)
 
 
@@ -144,7 +144,7 @@ def _ratio(ratio: Ratio, show: Show) -> str:
 
 
 def _serial(gain: Ratio, times_the_cores: float) -> str:
-    """Serial share as text, or the reason why it is undefined (slower, or superlinear).
+    """Format the serial share, or why it is undefined (slower on more cores, superlinear).
 
     The faster, the less is serial: the interval's ends change places.
     """
@@ -161,7 +161,7 @@ def _serial(gain: Ratio, times_the_cores: float) -> str:
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
-    """Configurations whose work grows with the cores; None without any."""
+    """Table of configurations whose work grows with the cores; None without any."""
     rows = [_weak(each) for each in weak_scaling(shown)]
     columns = ["configuration", "against", "work that grows", "work", "time for it"]
     columns += ["scaled speed-up", "weak efficiency", "caution"]
@@ -185,7 +185,7 @@ def _weak(each: WeakComparison) -> list[str]:
 
 
 def cost_table(shown: Sequence[Configuration]) -> Table | None:
-    """Time, core time and GPU time of an epoch; None without training."""
+    """Table of the time, core time and GPU time of an epoch; None without training."""
     trained = [one for one in shown if one.median("seconds_per_epoch") is not None]
     hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
     if any(one.median("gpu_hours") for one in trained):
@@ -208,7 +208,9 @@ def _format_in_unit(of_an_hour: float, hours: float | None) -> str:
 def efficiency_against_speed(
     configurations: Sequence[Configuration], front: Sequence[Configuration] = ()
 ) -> Figure | None:
-    """CPU efficiency over speed and, below it, the cost of that speed in cores.
+    """Figure of CPU efficiency over speed and, below it, of the cores allocated and used.
+
+    None if there is nothing to compare.
 
     Core-seconds per epoch depend on speed and cores, not on efficiency: their iso-lines are
     straight in the lower panel (cores over speed, both logarithmic) and could only be drawn in the
@@ -273,7 +275,7 @@ def _group_by_look(
 def _draw_efficiencies(
     axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
 ) -> list[tuple[float, float]]:
-    """Draw the runs and return the position of each."""
+    """Draw CPU efficiency over speed and return each run's (speed, efficiency)."""
     points = []
     for (colour, marker), ones in _group_by_look(shown, colours).items():
         runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
@@ -318,7 +320,7 @@ def _draw_costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str
 
 
 def _draw_iso_lines(axes: Axes, work: float) -> None:
-    """Lines of equal cores x seconds per epoch."""
+    """Draw and label lines of equal core-seconds per epoch, or per run of a command."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     for cost in nice_values(low * work / right, high * work / left):
         speeds = [left, right]
@@ -335,7 +337,7 @@ def _draw_iso_lines(axes: Axes, work: float) -> None:
 
 
 def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
-    """Instances per epoch if all runs agree; for a command, the unit of runs per hour."""
+    """Instances per epoch if equal for all configurations, else None; 3600 for runs per hour."""
     if shown[0].by_time:
         return 3600.0
     sizes = {one.median("instances_per_epoch") for one in shown}
@@ -343,7 +345,7 @@ def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
 
 
 def nice_values(low: float, high: float) -> list[float]:
-    """Round values 1, 2, 5, 10, ... between two bounds; powers of ten if those would crowd."""
+    """Round values 1, 2, 5, 10, ... between two bounds; only powers of ten if too many."""
     powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
     nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     inside = [value for value in nice if low < value < high]
@@ -371,7 +373,7 @@ def _label_waste(
 
 
 def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
-    """Speed-up over cores for each series, with the ideal line and the laws that were fitted.
+    """Figure of speed-up over cores for each series, with the ideal line and fitted laws.
 
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
     the base's cores per rank (more ranks); other shapes stand alone. Of very many series those
@@ -411,7 +413,7 @@ def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
 def draw_laws(
     axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
 ) -> list[tuple[float, float]]:
-    """A curve and its band for each line of enough sizes; returns their ends (cores, speed-up)."""
+    """Draw each fitted law with its band and return the curves' ends as (cores, speed-up)."""
     bases = {series: found[0].speed or 1.0 for series, found in group_by_series(shown).items()}
     ends = []
     for line in lines_to_fit(scaling_lines(shown)):
@@ -436,7 +438,10 @@ def _gain(one: Configuration) -> float:
 
 
 def _draw_series(axes: Axes, found: Sequence[Configuration], colour: str) -> list[Configuration]:
-    """Draw the series and return their labels' positions and the shapes to avoid."""
+    """Draw one series and return the configurations at the ends of its lines, for labels.
+
+    Configurations on neither line are returned as well.
+    """
     base = found[0]
     more_cores = [one for one in found if one.ranks == base.ranks]
     more_ranks = [one for one in found if one.cores / one.ranks == base.cores / base.ranks]

@@ -127,7 +127,7 @@ def pauses_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table
 
 
 def evaluation_note(shown: Sequence[Configuration]) -> str | None:
-    """Advice for runs that spent most of their time on evaluation."""
+    """Advice if a configuration evaluated for longer than it trained; otherwise None."""
     slow = [
         one.label
         for one in shown
@@ -140,14 +140,14 @@ def evaluation_note(shown: Sequence[Configuration]) -> str | None:
 
 
 def phase_ms_per_step(ranks: Sequence[Row]) -> dict[str, float]:
-    """Milliseconds of each phase in a rank's mean step, without phases of zero time."""
+    """Phase -> milliseconds in a rank's mean step, without phases of zero time."""
     steps = sum(row["counted_steps"] for row in ranks)
     seconds = {phase: sum(row[f"{phase}_s"] for row in ranks) for phase in PHASES_TRAINED}
     return {phase: 1000 * each / steps for phase, each in seconds.items() if each > 0}
 
 
 def waterfall_figure(ranks: Mapping[str, Sequence[Row]]) -> Figure | None:
-    """Waterfall of a mean step: every phase starts where the one above it ends."""
+    """Figure of a mean step as a waterfall: each phase starts where the previous one ends."""
     steps = {label: phase_ms_per_step(rows) for label, rows in ranks.items() if rows}
     if not steps:
         return None
@@ -176,7 +176,7 @@ def _draw_waterfall(axes: Axes, phases: Mapping[str, float]) -> None:
 
 
 def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
-    """Milliseconds of wall time per 1000 instances, by phase.
+    """Figure of the milliseconds of wall time per 1000 instances, by phase.
 
     A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
     """

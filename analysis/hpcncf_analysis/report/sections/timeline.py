@@ -100,7 +100,7 @@ def timeline_parts(data: ReportData) -> list[Part]:
 
 
 def select_runs(data: ReportData) -> dict[str, Row]:
-    """First runs of `chosen_and_slowest`, and the least steady run, by label."""
+    """Label -> run whose timeline is shown: chosen, slowest and least steady."""
     found = {one.label: one.rows[0] for one in data.chosen_and_slowest}
     unsteady_runs = {
         (_unsteadiness(row), one.label): row
@@ -115,7 +115,7 @@ def select_runs(data: ReportData) -> dict[str, Row]:
 
 
 def _unsteadiness(row: Row) -> float:
-    """How far the run exceeds the bounds of a steady run."""
+    """Largest ratio of a run's drift or pauses to the limit for a steady run."""
     drifted, paused = row["step_drift"] or 0.0, row["pause_share"] or 0.0
     return float(max(abs(drifted) / DRIFTED, paused / PAUSED))
 
@@ -163,7 +163,7 @@ def build_timeline(part: TrainingRecord) -> Timeline | None:
 
 
 def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
-    """Epoch that begins or continues, by step of this attempt."""
+    """Step of this attempt -> epoch that begins or continues there."""
     own = [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
     ends = accumulate((epoch.steps for epoch in own), initial=0)
     earlier = part.resumed_step or 0
@@ -177,7 +177,7 @@ def _is_partial(epoch: Epoch, part: TrainingRecord) -> bool:
 
 
 def _slow_steps(part: TrainingRecord, epochs: Mapping[int, Epoch]) -> dict[int, float]:
-    """Seconds of slow steps, without those explained by waiting for an epoch's first batch."""
+    """Step -> seconds of each slow step that no wait for a first batch explains."""
     begun = {epoch.epoch: at for at, epoch in epochs.items()}
     earlier = {part.resumed_epoch: part.resumed_step or 0}
     found = {}
@@ -191,7 +191,7 @@ def _slow_steps(part: TrainingRecord, epochs: Mapping[int, Epoch]) -> dict[int, 
 
 
 def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
-    """Panels of the runs' step times, with a lane below for each kind of stop."""
+    """Figure of the runs' step times, a panel each with a lane for each kind of stop."""
     if not timelines:
         return None
     heights = {
@@ -207,7 +207,7 @@ def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
 
 
 def _draw_steps(axes: Axes, one: Timeline) -> None:
-    """Draw a level line for each sum of steps, with gaps where no step was taken."""
+    """Draw the mean step time of each stretch as a level line, with gaps during stops."""
     ordered = sorted(each.step_s for each in one.stretches)
     # The longest that is drawn to scale; an arrow stands for what is beyond.
     top = min(ordered[-1], MAX_OVER_QUANTILE * ordered[-1 - len(ordered) // FIFTIETH])
