@@ -783,7 +783,8 @@ def _describe_problem(
         return f"{key}: is required and not given"
     came = problem["input"]
     message = str(problem["msg"]).removeprefix("Value error, ")
-    if loc[:1] != ["workload"] and describe_removed_setting(str(came)):  # a key of the grid
+    # A key of the grid. Only text: YAML's anchors can make a value too large to be written out.
+    if loc[:1] != ["workload"] and isinstance(came, str) and describe_removed_setting(came):
         return message
     if not loc and problem["type"] == "value_error":  # of several keys, which it names itself
         return message
