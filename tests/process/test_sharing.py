@@ -23,7 +23,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="being two users needs
 ADD = """\
 import os, sys
 from pathlib import Path
-from hpcncf.job import plan
+from hpcncf.job.expand import expand_job
 from hpcncf.records import plan_file as results, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.job.spec import JobSpec
