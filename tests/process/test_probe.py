@@ -206,6 +206,7 @@ def without_a_core(record: Any) -> float:
     return float(ready - ready_before)
 
 
+@pytest.mark.alone
 def test_the_phases_of_short_steps_are_those_that_the_program_measures(
     trainings: Trainings,
 ) -> None:
@@ -226,6 +227,7 @@ def test_the_phases_of_short_steps_are_those_that_the_program_measures(
     assert record["phases"]["untimed"][0] > 0.5 * seen.seconds
 
 
+@pytest.mark.alone
 def test_each_of_few_long_steps_is_timed(trainings: Trainings) -> None:
     raw, profile = trainings["few_long_steps"]
     seen = profile.phases["input"]
@@ -234,10 +236,12 @@ def test_each_of_few_long_steps_is_timed(trainings: Trainings) -> None:
     assert seen.waiting > 0.95 - without_a_core(raw) / seen.seconds
 
 
+@pytest.mark.alone
 def test_an_optimizer_made_anew_for_each_step_makes_steps(trainings: Trainings) -> None:
     assert trainings["anew"][1].steps == 399
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["decorated", "within"])
 def test_what_an_optimizer_does_without_gradients_is_its_own(
     trainings: Trainings, way: str
@@ -246,6 +250,7 @@ def test_what_an_optimizer_does_without_gradients_is_its_own(
     assert seen.phases["optimizer"].seconds > 0.6 * seen.seconds
 
 
+@pytest.mark.alone
 def test_only_the_programs_own_no_grad_is_an_evaluation(trainings: Trainings) -> None:
     """A deep copy enters it inside torch."""
     line = TRAIN.splitlines().index("        if step % 5 == 0:") + 2
@@ -253,6 +258,7 @@ def test_only_the_programs_own_no_grad_is_an_evaluation(trainings: Trainings) ->
     assert [(each["place"][1], each["count"]) for each in sites] == [(line, 4)]
 
 
+@pytest.mark.alone
 def test_a_remedy_is_no_line_of_the_user(trainings: Trainings) -> None:
     raw, seen = trainings["remedy"]
     assert raw["no_grad"] == [], "nor an evaluation"
