@@ -125,7 +125,7 @@ THROUGH_MYLIB = {"by_module", "by_name", "lazily", "model", "wrapped", "helper"}
 
 
 def functions_of(folder: Path) -> dict[str, str]:
-    words = [sys.executable, "main.py"]
+    words = [sys.executable, "-B", "main.py"]  # a .pyc of the same second and size would be taken
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())
 

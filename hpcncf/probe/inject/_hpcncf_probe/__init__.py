@@ -35,10 +35,19 @@ STACK_BYTES = 1 << 20
 LEAST_ADDRESSES = 4 << 30
 THREAD_ENDS_WITHIN_S = 10.0
 
+# Modules whose import is waited for, from the start: one that is being imported when the observer
+# begins would not be noticed. What is done with them is in the observer's IMPORTED.
+IMPORTS = (
+    "torch",
+    "torch._dynamo.eval_frame",
+    "torch.utils.data.dataloader",
+    "torch.distributed.distributed_c10d",
+)
+
 _PACKAGE = "_hpcncf_probe"
 STATE = {}
 _MODULES = {}
-_WAITING = {}
+_WAITING = set(IMPORTS)
 _LOADING = _thread.allocate_lock()
 
 
@@ -58,7 +67,7 @@ def start(folder, inside, loader, names):
         is_child=False,
     )
     _begin()
-    after("torch", lambda _: observe())
+    sys.meta_path.insert(0, Finder)
     # No thread but the program's own may be there when it forks.
     os.register_at_fork(before=pause, after_in_parent=_resume, after_in_child=_forked)
     atexit.register(end)
@@ -333,7 +342,7 @@ def _load(name, path, shown):
 
 
 class Finder:
-    """Comes before the other finders, and lets them find; only then adds a call."""
+    """Comes before the other finders, and lets them find; only then has the observer told."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -361,8 +370,10 @@ def _add_call(spec, name):
         del loader.exec_module
         loader.exec_module(module)
         try:
-            while name in _WAITING:  # the first call may ask for another
-                _WAITING.pop(name)(module)
+            if name in _WAITING:
+                _WAITING.discard(name)
+                observe()
+                load_own("observer").imported(name, module)
             if not _WAITING and Finder in sys.meta_path:
                 sys.meta_path.remove(Finder)
         except Exception:  # the program must not see that there is a probe
@@ -376,14 +387,3 @@ def _add_call(spec, name):
         loader.exec_module = exec_module
     except AttributeError:
         pass  # a loader that keeps no attributes: this module is not observed
-
-
-def after(name, call):
-    """Call `call(module)` as soon as the module is imported, now if it is."""
-    module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", 0):
-        call(module)
-        return
-    _WAITING[name] = call
-    if Finder not in sys.meta_path:
-        sys.meta_path.insert(0, Finder)

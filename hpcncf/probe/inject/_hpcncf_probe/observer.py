@@ -10,7 +10,6 @@ from itertools import accumulate, chain, repeat
 
 from _hpcncf_probe import (
     STATE,
-    after,
     apply_remedies,
     cuda_events,
     lines,
@@ -144,6 +143,7 @@ class Observer:
         self.thread_environment = step_facts.thread_environment()
         self.others_idle = False
         self.sampler_cpu = 0.0
+        self.samples_cpu = 0.0
         self.sampler_may_s = SAMPLER_AT_ONCE_S
         self.torch_threads = None
         self.rank = None
@@ -245,17 +245,18 @@ class Observer:
         soon = now - self.began < 4 * THREADS_EVERY_S
         if now - self.threads_at >= (THREADS_FIRST_S if soon else THREADS_EVERY_S):
             self._see_threads(now)
+        self.samples_cpu += time.thread_time() - began
         if now >= self.record_at:
             most = WORKER_RECORD_S if self.kind == "worker" else RECORD_EVERY_S
             since = now - self.began
             self.record_at = now + min(most, RECORD_SHARE * since)
             if since >= LEAST_S or self.start_up is not None:
                 self.write(False)
-        spent = time.thread_time() - began
-        self.sampler_cpu += spent
+        self.sampler_cpu += time.thread_time() - began
         self.interval = SAMPLE_EVERY_S
-        if self.sampler_cpu > self.sampler_may_s + SAMPLER_SHARE * (now - self.began):
-            mean = self.sampler_cpu / self.samples
+        # Records, which get rare by themselves, would leave a short program with few samples.
+        if self.samples_cpu > self.sampler_may_s + SAMPLER_SHARE * (now - self.began):
+            mean = self.samples_cpu / self.samples
             self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
         return alone, seen
 
@@ -662,7 +663,7 @@ def read_thread(number):
     return [int(ran) / 1e9, int(waited) / 1e9]
 
 
-# Module -> what is done with it once it is imported. `import torch` brings the others; where it
+# Module -> what is done with it once torch is imported. `import torch` brings the others; where it
 # does not, they are observed when they come.
 IMPORTED = {
     "torch": (torch_phases.install, apply_remedies.install, trial_speed.install),
@@ -670,31 +671,37 @@ IMPORTED = {
     "torch.utils.data.dataloader": (torch_phases.observe_loaders, apply_remedies.install_loaders),
     "torch.distributed.distributed_c10d": (torch_phases.observe_collectives,),
 }
-# The names whose import is waited for, by this process or the one that it was forked from.
-AWAITED = set()
+# What has been imported and is not observed yet, by this process or the one it was forked from.
+_COMPLETE = {}
+_BEGUN = []
 
 
 def begin():
     """The observer of this process, from now on."""
     observer = Observer()
-    if not AWAITED:
+    if not _BEGUN:
+        _BEGUN.append(True)
         torch_phases.first_step = first_step
         torch_phases.begin_worker, torch_phases.end_worker = begin_worker, end_worker
-        AWAITED.update(IMPORTED)
         apply_remedies.ask(os.environ.get("HPCNCF_WITH"))
         trial_speed.begin(os.environ.get("HPCNCF_TRIAL"))
-        for name, calls in IMPORTED.items():
-            after(name, partial(_call_each, observer, calls))
     return observer
 
 
-def _call_each(first, calls, module):
+def imported(name, module):
+    """One of IMPORTED is complete."""
+    _COMPLETE[name] = module
+    if name == "torch" or "torch" in torch_phases.TORCH:
+        for each in [each for each in IMPORTED if each in _COMPLETE]:
+            _call_each(IMPORTED[each], _COMPLETE.pop(each))
+
+
+def _call_each(calls, module):
     for call in calls:
         try:
             call(module)
         except Exception as error:
-            observer = STATE["observer"] or first
-            observer.problems.append(f"{type(error).__name__}: {error}")
+            STATE["observer"].problems.append(f"{type(error).__name__}: {error}")
 
 
 def first_step(clock):
