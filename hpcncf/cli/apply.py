@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -17,6 +15,7 @@ from hpcncf.errors import HpcncfError, UsageError, printable
 
 if TYPE_CHECKING:
     from hpcncf.batch.script import BatchScript
+    from hpcncf.explain.fields import JobFields
     from hpcncf_analysis.advice.target import Evidence
 
 EPILOG = """\
@@ -26,9 +25,7 @@ evidence above it; what is not known well enough is left and said on standard er
 Exit code 0: changes, or none needed; 3: not enough evidence; 2: a wrong request.
 example: hpcncf apply results/run job.sh
 """
-JOB_ID: Final = re.compile(r"\d+(?:_\d+)?(?:[+]\d+)?")
 LARGEST_BYTES: Final = 4_000_000
-SACCT_PATIENCE_S: Final = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,14 +88,16 @@ def _read_script(path: Path) -> str:
 
 def _evidence(what: str, script: BatchScript) -> Evidence:
     from hpcncf.batch.resize import limit_of
+    from hpcncf.explain.read import read_text
+    from hpcncf.slurm.job_figures import looks_like_job_id, read_job
 
     path = Path(what)
     if path.is_dir():
         return _from_folder(path, limit_of(script))
     if path.is_file():
-        return _from_text(_read_summary(path), what)
-    if JOB_ID.fullmatch(what):
-        return _from_text(_ask_sacct(what), f"job {what}")
+        return _from_jobs(read_text(_read_summary(path)), what)
+    if looks_like_job_id(what):
+        return _from_jobs(read_job(what), f"job {what}")
     if path.suffix or len(path.parts) > 1:
         raise UsageError(
             f"{what}: no such file or folder; expected a results folder or a run of `hpcncf run`, "
@@ -137,12 +136,10 @@ def _from_folder(folder: Path, limit_s: float | None) -> Evidence:
     return from_attempts(attempts, limit_s)
 
 
-def _from_text(text: str, where: str) -> Evidence:
+def _from_jobs(jobs: list[JobFields], where: str) -> Evidence:
     from hpcncf.explain.conclude import conclude
-    from hpcncf.explain.read import read_text
     from hpcncf_analysis.advice.target import from_explanations
 
-    jobs = read_text(text)
     if not jobs:
         raise UsageError(f"{where}: no figures of a job in it")
     return from_explanations([conclude(each) for each in jobs])
@@ -154,31 +151,6 @@ def _read_summary(path: Path) -> str:
             return file.read(LARGEST_BYTES).decode(errors="replace")
     except OSError as error:
         raise HpcncfError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _ask_sacct(job_id: str) -> str:
-    from hpcncf.explain.conclude import FIELDS
-
-    if shutil.which("sacct") is None:
-        raise UsageError(
-            f"{job_id}: there is no sacct here; give the job's figures as a file: "
-            f"seff {job_id} > job.txt; hpcncf apply job.txt SCRIPT"
-        )
-    command = ["sacct", "-j", job_id, "--parsable2", f"--format={FIELDS}"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SACCT_PATIENCE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise HpcncfError(f"sacct did not answer within {SACCT_PATIENCE_S} s") from None
-    if done.returncode:
-        said = printable(done.stderr.strip().partition("\n")[0]).removeprefix("sacct: ")
-        raise HpcncfError(f"sacct: {said or f'exit code {done.returncode}'}")
-    if done.stdout.count("\n") < 2:
-        raise UsageError(
-            f"{job_id}: sacct knows no such job of yours; older jobs need a file with their figures"
-        )
-    return done.stdout
 
 
 # Writing.

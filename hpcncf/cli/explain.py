@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,12 +26,6 @@ MOST_BYTES = 4 * 2**20
 TAIL_BYTES = 64 * 1024
 MOST_FILES = 2000
 SHOWN = 5
-ASK_S = 60
-SACCT_FIELDS = (
-    "JobID,JobName,State,ExitCode,Elapsed,Timelimit,AllocCPUS,NNodes,NTasks,TotalCPU,ReqMem,MaxRSS,"
-    "AllocTRES"
-)
-SSTAT_FIELDS = "JobID,NTasks,AveCPU,MaxRSS"
 POSSIBLE = (
     "what seff, jobstats, reportseff, sacct and Slurm's mails print; the reports, mails and "
     "accounting of LSF, PBS, Grid Engine and HTCondor; a site's own report with labels such as "
@@ -90,8 +82,11 @@ def _read(name: str) -> tuple[list[JobFields], list[str]]:
 
     if name == "-":
         return read_with_problems(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
-    if name.replace("_", "", 1).isdigit() and not Path(name).exists():
-        return _read_accounting(name)
+    if name[:1].isdigit() and len(name) < 40 and not Path(name).exists():
+        from hpcncf.slurm.job_figures import looks_like_job_id, read_job
+
+        if looks_like_job_id(name):
+            return read_job(name), []
     path = Path(name)
     try:
         is_there = path.exists()
@@ -123,35 +118,6 @@ def _read(name: str) -> tuple[list[JobFields], list[str]]:
     if jobs or not job_id_from_name(path.name):
         return jobs, problems
     return read_logs({path.name: text})
-
-
-def _read_accounting(job: str) -> tuple[list[JobFields], list[str]]:
-    """Ask Slurm's accounting for a job; for a running one also what its steps used so far."""
-    from hpcncf.explain.read import read_with_problems
-
-    if shutil.which("sacct") is None:
-        raise UsageError(
-            f"job {job}: no sacct on this machine; paste what your scheduler prints of the job, as "
-            f"in: seff {job} | hpcncf explain"
-        )
-    text = _ask("sacct", "-j", job, "--duplicates", "-P", f"--format={SACCT_FIELDS}")
-    if text.count("\n") < 2:
-        raise UsageError(f"job {job}: sacct knows no such job; expected an id such as 123 or 123_4")
-    if "|RUNNING|" in text:
-        text += "\n" + _ask("sstat", "-j", job, "--allsteps", "-P", f"--format={SSTAT_FIELDS}")
-    return read_with_problems(text)
-
-
-def _ask(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_S, errors="replace", check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HpcncfError(f"{command[0]}: does not answer: {error}") from None
-    if done.returncode != 0 and command[0] == "sacct":
-        raise HpcncfError(f"sacct: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    return done.stdout
 
 
 def _end_of(path: Path, most: int) -> str:

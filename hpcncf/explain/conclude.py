@@ -58,6 +58,7 @@ SLURM: Final = frozenset(
         "jobstats",
         "NAU jobstats",
         "slurm-mail",
+        "squeue",
         "log",
     )
 )

@@ -484,6 +484,7 @@ Row = tuple[dict[str, Any], list[str]]
 ONLY_ENDED: Final = (
     "sacct counts the CPU time and memory of a running job's ended steps only; they are left out"
 )
+SAMPLED: Final = "CPU time and memory are as of the last sample of its running steps"
 NO_STEPS: Final = "sacct -X (--allocations) leaves the steps out, and with them CPU time and memory"
 RESERVED: Final = "CPUTime is cores x elapsed: what was reserved, not what was used"
 MEAN: Final = "CPU time is the steps' AveCPU x NTasks: there is no TotalCPU"
@@ -612,7 +613,7 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
         _see_row(job, draft)
         return
     if state in ("RUNNING", "COMPLETING", "SUSPENDED"):
-        draft.notes.append(ONLY_ENDED)
+        _see_so_far(rows, draft)
     else:
         _see_cpu(job, steps, lowered, draft)
         _see_memory(job, steps, draft)
@@ -622,6 +623,25 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
                 if name in step:
                     draft.see(name, step[name], 1)
     _see_gpu_use(job, steps, draft)
+
+
+def _see_so_far(rows: Sequence[Row], draft: Draft) -> None:
+    """Read what a running job used: of its running steps by sstat, of ended ones by sacct."""
+    steps = [(values, "AveCPU" in heads) for values, heads in rows if values.get("step")]
+    running = {values["step"]: values for values, sampled in steps if sampled}
+    if not any("ave_cpu_s" in values for values in running.values()):
+        draft.notes.append(ONLY_ENDED)
+        return
+    ended = [
+        values
+        for values, sampled in steps
+        if not sampled and values["step"] not in running and "cpu_s" in values
+    ]
+    cpu_s = sum(values["cpu_s"] for values in ended)
+    cpu_s += sum(each.get("ave_cpu_s", 0.0) * each.get("tasks", 1) for each in running.values())
+    draft.see("cpu_s", cpu_s, CELL + 1)
+    _see_memory({}, [*ended, *running.values()], draft)
+    draft.notes.append(SAMPLED)
 
 
 def _cut_steps(rows: Sequence[Row]) -> Sequence[Row]:
