@@ -30,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="DIR", help="write there (default: RESULTS/report)"
     )
     parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="also write a timeline of the runs for ui.perfetto.dev or chrome://tracing: phases of "
+        "each rank, hot lines, busy share of each core",
+    )
+    parser.add_argument(
         "--open", action="store_true", help="open the page in this machine's browser"
     )
 
@@ -50,11 +57,15 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
     from hpcncf_analysis.report.build import terminal_sentences, write_report
+    from hpcncf_analysis.report.trace import Trace
 
     diagnoses: dict[str, Diagnosis] = {}
+    trace = Trace()
 
     def judge(run: Run, ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> None:
         diagnoses[run.id] = diagnose(ranks, nodes)
+        if args.trace:
+            trace.add_run(run.id[:8], ranks, nodes)
 
     paths, found = collect.gather([args.results], args.output, judge)
     collect.print_skipped(found)
@@ -68,6 +79,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"{filled(sentence)}\n")
     html = paths.report / "report.html"
     print(f"report: {html}")
+    if args.trace:
+        with writing(args.trace):
+            trace.write(args.trace)
+        print(f"timeline: {args.trace} (open it at ui.perfetto.dev)")
     for each in data.written:
         by_hand = f" (or sbatch {format_path(each.script)})" if each.script else ""
         print(f"{each.advice.purpose}: hpcncf submit {format_path(each.job)}{by_hand}")
