@@ -28,6 +28,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "cancel": "Cancel queued and running runs.",
     },
     "look": {
+        "attach": "Watch a job or program that runs now.",
         "status": "Show running, pending and failed runs.",
         "logs": "Print the output of a run.",
         "collect": "Gather the records into tables.",

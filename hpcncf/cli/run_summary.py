@@ -53,7 +53,7 @@ def lines(
     command = shlex.join(rank.run["workload"]["command"])
     named = rank.run.get("varied", {}).get("run.command") or command
     program = program_lines(ranks or [rank], nodes or [node])
-    facts = _facts(rank, node)
+    facts = facts_of(rank, node)
     if program:
         facts = {label: facts[label] for label in ("exit", "cores", "CPU", "memory")}
         facts["by core"] = _by_core(node)
@@ -113,7 +113,8 @@ def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> l
     return program_text.lines(seen, diagnose.diagnose_evidence(seen))
 
 
-def _facts(rank: RankRecord, node: NodeRecord) -> dict[str, str]:
+def facts_of(rank: RankRecord, node: NodeRecord) -> dict[str, str]:
+    """Facts about the rank's cores, memory and waits, by label."""
     return {
         "exit": f"{_ended(rank.exit_code)} after {format_duration(rank.elapsed_s)}",
         "cores": _cores(rank),

@@ -64,15 +64,15 @@ def threads_per_core(root: Path = ROOT) -> int | None:
     return len(parse_cpu_list(text)) if text else None
 
 
-def cpu_limit(root: Path = ROOT) -> Limit | None:
-    """Return the smallest CPU quota, in cores, of this process's cgroup and its ancestors.
+def cpu_limit(root: Path = ROOT, pid: int | None = None) -> Limit | None:
+    """Return the smallest CPU quota, in cores, of a process's cgroup and its ancestors.
 
-    None if there is no quota.
+    None if there is no quota. `pid` None is this process.
     """
-    files = [(folder / "cpu.max", "") for folder in cgroup_and_above(None, root)]
+    files = [(folder / "cpu.max", "") for folder in cgroup_and_above(None, root, pid)]
     files += [
         (folder / "cpu.cfs_quota_us", contents(folder / "cpu.cfs_period_us"))
-        for folder in cgroup_and_above("cpu", root)
+        for folder in cgroup_and_above("cpu", root, pid)
     ]
     limits = []
     for file, period in files:
@@ -82,14 +82,14 @@ def cpu_limit(root: Path = ROOT) -> Limit | None:
     return min(limits, key=lambda limit: limit.value, default=None)
 
 
-def memory_limit(root: Path = ROOT) -> Limit | None:
-    """Return the smallest memory limit, in MiB, of this process's cgroup and its ancestors.
+def memory_limit(root: Path = ROOT, pid: int | None = None) -> Limit | None:
+    """Return the smallest memory limit, in MiB, of a process's cgroup and its ancestors.
 
     Slurm sets it on the job or the step; the task's own cgroup below has none.
     """
     files = [
-        *(folder / "memory.max" for folder in cgroup_and_above(None, root)),
-        *(folder / "memory.limit_in_bytes" for folder in cgroup_and_above("memory", root)),
+        *(folder / "memory.max" for folder in cgroup_and_above(None, root, pid)),
+        *(folder / "memory.limit_in_bytes" for folder in cgroup_and_above("memory", root, pid)),
     ]
     found = [(contents(file), file) for file in files]
     limits = [
@@ -157,13 +157,13 @@ def cpu_list(cpus: list[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
-    """Return the folders of this process's cgroup and of its ancestors, up to the mount.
+def cgroup_and_above(controller: str | None, root: Path, pid: int | None = None) -> list[Path]:
+    """Return the folders of a process's cgroup and of its ancestors, up to the mount.
 
-    `controller` None selects cgroup v2.
+    `controller` None selects cgroup v2, `pid` None this process.
     """
     wanted = "cgroup2" if controller is None else "cgroup"
-    path = _own_path(controller, root)
+    path = _path_of(controller, root, pid)
     for kind, options, top, mount in _mounts(root):
         if path is None or kind != wanted or not (controller is None or controller in options):
             continue
@@ -175,8 +175,8 @@ def cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
     return []
 
 
-def _own_path(controller: str | None, root: Path) -> str | None:
-    for line in contents(root / "proc/self/cgroup").splitlines():
+def _path_of(controller: str | None, root: Path, pid: int | None) -> str | None:
+    for line in contents(root / f"proc/{pid or 'self'}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if (not controllers) if controller is None else controller in controllers.split(","):
             return path
@@ -219,15 +219,18 @@ class Pressure:
 
 @dataclass(frozen=True)
 class CgroupCounters:
-    """The counters at one moment, of this process's cgroup and all above it."""
+    """The counters at one moment, of a process's cgroup and all above it."""
 
     throttled_s: dict[Path, float] = field(default_factory=dict)
     memory_s: float | None = None
     io_s: float | None = None
 
 
-def read_counters(root: Path = ROOT) -> CgroupCounters:
-    return CgroupCounters(_throttled_s(root), _pressure_s("memory", root), _pressure_s("io", root))
+def read_counters(root: Path = ROOT, pid: int | None = None) -> CgroupCounters:
+    """Read the counters of a process's cgroup; `pid` None is this process."""
+    return CgroupCounters(
+        _throttled_s(root, pid), _pressure_s("memory", root, pid), _pressure_s("io", root, pid)
+    )
 
 
 def pressure_between(before: CgroupCounters, after: CgroupCounters) -> Pressure:
@@ -244,7 +247,7 @@ def pressure_between(before: CgroupCounters, after: CgroupCounters) -> Pressure:
     )
 
 
-def _throttled_s(root: Path) -> dict[Path, float]:
+def _throttled_s(root: Path, pid: int | None) -> dict[Path, float]:
     """Read the seconds of CPU throttling: cpu.stat file -> seconds.
 
     They are `throttled_usec` in v2 and `throttled_time` (ns) in v1.
@@ -254,7 +257,7 @@ def _throttled_s(root: Path) -> dict[Path, float]:
         (None, "throttled_usec", 1e-6),
         ("cpu", "throttled_time", 1e-9),
     ):
-        for folder in cgroup_and_above(controller, root):
+        for folder in cgroup_and_above(controller, root, pid):
             for line in contents(folder / "cpu.stat").splitlines():
                 name, _, value = line.partition(" ")
                 if name == key:
@@ -262,14 +265,14 @@ def _throttled_s(root: Path) -> dict[Path, float]:
     return found
 
 
-def _pressure_s(what: str, root: Path) -> float | None:
+def _pressure_s(what: str, root: Path, pid: int | None) -> float | None:
     """Read the seconds of pressure from PSI's `some` line; None if the kernel reports none.
 
     They are those of the process's own cgroup, or else of the node.
 
     Source: the kernel's Documentation/accounting/psi.rst.
     """
-    own = [folder / f"{what}.pressure" for folder in cgroup_and_above(None, root)[:1]]
+    own = [folder / f"{what}.pressure" for folder in cgroup_and_above(None, root, pid)[:1]]
     for file in (*own, root / "proc/pressure" / what):
         for line in contents(file).splitlines():
             if line.startswith("some "):

@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor.windows import GpuWindow, Window
-from hpcncf.records.schema import Gpu, GpuProcess
+
+if TYPE_CHECKING:
+    from hpcncf.records.schema import Gpu, GpuProcess
 
 
 @dataclass
@@ -61,6 +63,8 @@ class Processes:
 
     def summary(self) -> list[GpuProcess]:
         """Return records of the processes that were seen on the GPU, the busiest first."""
+        from hpcncf.records.schema import GpuProcess  # pydantic, which `attach` does without
+
         watched_s = self._watched_s
         found = sorted(self._seen.items(), key=lambda each: (-each[1].busy_s, each[0]))
         return [
@@ -220,6 +224,8 @@ class Device:
 
     def record(self, windows: Sequence[GpuWindow]) -> Gpu:
         """Build the GPU's record from its windows, with the processes seen on it so far."""
+        from hpcncf.records.schema import Gpu
+
         lengths_s = [window.length_s for window in windows]
 
         def rounded(

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -88,14 +88,19 @@ class Peak:
 
 
 def warnings(
-    cores: Cores, memory: Memory, elapsed_s: float, windows: list[Window], cpus: list[int]
+    cores: Cores,
+    memory: Memory,
+    elapsed_s: float,
+    windows: list[Window],
+    cpus: list[int],
+    env: Mapping[str, str] = os.environ,
 ) -> list[str]:
     """Return warnings about a run's use of cores and memory.
 
-    `windows` and `cpus` are the node's, or empty.
+    `windows` and `cpus` are the node's, or empty; `env` is the program's environment.
     """
     found = []
-    if short := describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota):
+    if short := describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota, env):
         found.append(short)
     if cores.affinity_changed:
         found.append(

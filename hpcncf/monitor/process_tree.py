@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 
 from hpcncf.monitor import procfs
@@ -85,13 +85,22 @@ class Tree:
 
     Without `count_root` the root is only the one that waits: what `hpcncf run` measures is its
     children, not itself. `before` is what this process's own account held already when the
-    measurement began, and is taken off.
+    measurement began, and is taken off. `without`: processes that do not count, nor what they
+    start.
     """
 
-    def __init__(self, root: int, count_root: bool = True, before: Spent | None = None) -> None:
+    def __init__(
+        self,
+        root: int,
+        count_root: bool = True,
+        before: Spent | None = None,
+        without: frozenset[int] = frozenset(),
+    ) -> None:
         self.root = root
         self.count_root = count_root
         self._before = before or Spent()
+        self._without = without
+        self._also: list[int] = []
         self._known: dict[int, _Known] = {}
         self._lost = [0.0, 0.0]
         self._total = [0.0, 0.0]
@@ -106,6 +115,14 @@ class Tree:
         pids = self._counted()
         threads = sum(self._known[pid].stat.threads for pid in pids)
         return Sample(self._total[0], self._total[1], *self.memory_mib(), threads, pids)
+
+    def follow(self, pids: Iterable[int]) -> None:
+        """Count further processes, and all below them, from the next sample on."""
+        self._also += pids
+
+    def stats(self) -> dict[int, Stat]:
+        """Return the figures of each living process, as of the last sample."""
+        return {pid: self._known[pid].stat for pid in self._counted()}
 
     def _counted(self) -> tuple[int, ...]:
         return tuple(pid for pid in self._known if self.count_root or pid != self.root)
@@ -133,8 +150,11 @@ class Tree:
         Too slow for every second: the switches are in one file per thread.
         """
         sample = self.sample()
-        living = [_measure_process(pid) for pid in sample.pids if pid != self.root]
-        total = sum(living, self._account() or Spent())
+        account = self._account()
+        living = [
+            _measure_process(pid) for pid in sample.pids if account is None or pid != self.root
+        ]
+        total = sum(living, account or Spent())
         return replace(total, user_s=sample.user_s, system_s=sample.system_s)
 
     def threads(self) -> Iterator[tuple[int, int]]:
@@ -166,10 +186,11 @@ class Tree:
         Those known stay in it for good, though their parent may have ended and left them to init.
         """
         found: dict[int, _Known] = {}
-        queue = [self.root, *self._known]
+        queue = [self.root, *self._also, *self._known]
+        self._also = []  # known from now on, by their start, too
         below = procfs.children if procfs.HAS_CHILDREN else procfs.children_by_scan()
         for pid in queue:  # grows as children are found
-            if pid in found:
+            if pid in found or pid in self._without:
                 continue
             stat = procfs.stat(f"/proc/{pid}")
             known = self._known.get(pid)

@@ -97,8 +97,16 @@ def runqueue_s(pid: int, thread: int) -> float | None:
 
     None when it is gone, and where the kernel keeps no account: it reports only zeros then.
     """
+    found = scheduled_s(pid, thread)
+    return found[1] if found else None
+
+
+def scheduled_s(pid: int, thread: int) -> tuple[float, float] | None:
+    """Return the seconds that a thread was on a CPU, and ready without one; None as above."""
     words = read_file(f"/proc/{pid}/task/{thread}/schedstat").split()
-    return int(words[1]) * 1e-9 if len(words) == 3 and int(words[2]) else None
+    if len(words) != 3 or not int(words[2]):
+        return None
+    return int(words[0]) * 1e-9, int(words[1]) * 1e-9
 
 
 def counts_disk_waits() -> bool | None:
@@ -177,10 +185,23 @@ def storage_bytes(pid: int) -> tuple[int, int] | None:
 
     Children that were waited for are included.
     """
+    return _io_counters(pid, b"read_bytes", b"write_bytes")
+
+
+def called_bytes(pid: int) -> tuple[int, int] | None:
+    """Return bytes that read and write calls gave and took, from memory or storage; else None.
+
+    Pipes and sockets are included, as are children that were waited for.
+    """
+    return _io_counters(pid, b"rchar", b"wchar")
+
+
+def _io_counters(pid: int, *names: bytes) -> tuple[int, int] | None:
     values = dict(line.split(b": ") for line in read_file(f"/proc/{pid}/io").splitlines())
-    if b"read_bytes" not in values:
+    if not all(name in values for name in names):
         return None
-    return int(values[b"read_bytes"]), int(values[b"write_bytes"])
+    read, written = (int(values[name]) for name in names)
+    return read, written
 
 
 def age_s(pid: int) -> float:

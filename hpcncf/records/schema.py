@@ -601,7 +601,9 @@ class RankRecord(RankEnd):
     """Versions, code commit, CPU model, and the variables of an allowed list."""
     local_rank: Integer
     pid: ProcessId
-    launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
+    launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug", "attach"]
+    """`attach`: of a program that was running already. All figures are of the seconds in which it
+    was watched, and so is `outcome`: that of the watch."""
     cpu: Cpu
     memory: Memory
     io: Io

@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
     {"hpcncf.monitor", "hpcncf.slurm", "hpcncf.probe"},
     {"hpcncf.launcher", "hpcncf.state"},
     {"hpcncf.ncf"},
-    {"hpcncf.worker", "hpcncf.collect"},
+    {"hpcncf.worker", "hpcncf.collect", "hpcncf.attach"},
     {"hpcncf.local"},
     {"hpcncf.launch"},
     {"hpcncf_analysis"},  # its files at the top; each of its folders is a layer of its own

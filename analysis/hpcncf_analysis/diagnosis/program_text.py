@@ -187,7 +187,12 @@ def _causes(diagnosis: Diagnosis, program: Program, evidence: Evidence) -> list[
             reason = f"unknown: not seen {diagnosis.missing[0]}" if diagnosis.missing else "unknown"
             return [f"Cause     none: {reason}"]
         return [f"Cause     none: {reason}", *_wrap(_what_it_is(program, evidence), " " * 10)]
-    text = []
+    return cause_lines(diagnosis)
+
+
+def cause_lines(diagnosis: Diagnosis) -> list[str]:
+    """Lines of text with each cause, its line, evidence and remedy; empty without a finding."""
+    found, text = diagnosis.findings, []
     beside = " beside the others" if disturbance(diagnosis) else ""
     for number, finding in enumerate(found[:MOST_CAUSES], 1):
         label = f"Cause {number}   "

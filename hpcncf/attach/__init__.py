@@ -1,0 +1,1 @@
+"""Watch a running program or job from outside, and change nothing in it."""
