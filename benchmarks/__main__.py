@@ -20,7 +20,7 @@ from threading import Timer
 from typing import Final
 
 from benchmarks import results
-from benchmarks.results import Block
+from benchmarks.results import BenchmarkOutput
 
 ENDS_S: Final = 20.0
 """A benchmark that is over its limit has so long to end what it started."""
@@ -92,7 +92,7 @@ def main() -> int:
         print(f"\n## {benchmark.title}\n", flush=True)
         began = time.monotonic()
         printed, why = run(name, min(benchmark.limit_s, left_s))
-        block = Block(name, printed, round(time.monotonic() - began), origin)
+        block = BenchmarkOutput(name, printed, round(time.monotonic() - began), origin)
         print(f"{name}: {why or 'done'}, {block.seconds} s", file=sys.stderr, flush=True)
         if why:
             bad.append(f"{name} ({why})")

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks import results
 from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, per_s, trained
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.monitor.cgroup import usable_cpus
 
 ROUNDS: Final = 5
@@ -72,7 +72,7 @@ def busy(cpu: int) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def speeds(data: Prepared, rungs: Sequence[Rung]) -> list[list[float]]:
+def speeds(data: PreparedData, rungs: Sequence[Rung]) -> list[list[float]]:
     """Each rung's instances per second, by round."""
     steppers = [Stepper(data, rung.settings) for rung in rungs]
     found: list[list[float]] = [[] for _ in rungs]
@@ -87,7 +87,7 @@ def speeds(data: Prepared, rungs: Sequence[Rung]) -> list[list[float]]:
     return found
 
 
-def on_frappe(data: Prepared, folder: Path, rungs: Sequence[Rung]) -> list[tuple[float, float]]:
+def on_frappe(data: PreparedData, folder: Path, rungs: Sequence[Rung]) -> list[tuple[float, float]]:
     """Each rung's median of instances per second, and its HR@10."""
     found: list[list[tuple[float, float]]] = [[] for _ in rungs]
     for number in range(ROUNDS_OF_EPOCHS):

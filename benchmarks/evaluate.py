@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.training import Stepper, full_size, in_turn
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.evaluate import Candidates, Ranker, count_pairs
@@ -36,7 +36,7 @@ class Naive:
 
     @torch.no_grad()
     def ranks(
-        self, data: Prepared, first: int, last: int, candidates: Candidates
+        self, data: PreparedData, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
         for row in range(first, last):
             others = data.test_negatives[row] if candidates == "sampled" else unknown(data, row)
@@ -47,7 +47,7 @@ class Naive:
             yield (~(scores[1:] < scores[0])).sum().view(1)
 
 
-def unknown(data: Prepared, row: int) -> NDArray[Any]:
+def unknown(data: PreparedData, row: int) -> NDArray[Any]:
     """All items but the held-out one and those that the user has in training."""
     others = np.ones(data.manifest.items, dtype=np.bool_)
     begin, end = data.positives_indptr[data.test_users[row] :][:2]
@@ -63,7 +63,7 @@ class Contender:
     """Of a window."""
     ranks: dict[Candidates, Tensor] = field(default_factory=dict)
 
-    def window(self, data: Prepared, candidates: Candidates) -> float:
+    def window(self, data: PreparedData, candidates: Candidates) -> float:
         """Pairs per second, what is done once for all rows included."""
         rows = self.rows[candidates]
         began = time.perf_counter()
@@ -72,7 +72,7 @@ class Contender:
         return rows * each / (time.perf_counter() - began)
 
 
-def contenders(data: Prepared) -> list[Contender]:
+def contenders(data: PreparedData) -> list[Contender]:
     naive = Naive(model.initial_model(data.manifest, Model(), Training().seed).eval())
     rowwise, native = (
         Stepper(data, {"engine": name}, warmup_steps=0).engine for name in ("rowwise", "native")
@@ -84,7 +84,9 @@ def contenders(data: Prepared) -> list[Contender]:
     ]
 
 
-def medians(all_of_them: list[Contender], data: Prepared, candidates: Candidates) -> list[float]:
+def medians(
+    all_of_them: list[Contender], data: PreparedData, candidates: Candidates
+) -> list[float]:
     found: list[list[float]] = [[] for _ in all_of_them]
     for number in range(ROUNDS + 1):
         for at, contender in in_turn(number, all_of_them):

@@ -24,12 +24,12 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import results
 from benchmarks.quality import difference
 from benchmarks.training import full_size, real_frappe, trained
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.engines.reference import Reference
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.engines.reference import ReferenceEngine
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.step_clock import StepClock
 
 BATCHES: Final = (256, 65_536)
@@ -57,13 +57,13 @@ NO_GPU: Final = "benchmarks gpu: torch sees no CUDA device here, and nothing els
 class Steps:
     """Trains full batches in one way, epoch after epoch."""
 
-    def __init__(self, data: Prepared, batch: int, way: dict[str, Any], device: torch.device):
+    def __init__(self, data: PreparedData, batch: int, way: dict[str, Any], device: torch.device):
         self.training = Training.model_validate({"global_batch_size": batch} | way)
         self.schedule, self.device = Schedule(data.manifest.train_rows, batch), device
         start = model.initial_model(data.manifest, Model(), self.training.seed).to(device)
         clock = StepClock(self.schedule.steps, self.schedule.steps)
-        self.engine = Reference(start, self.training, 1, device, clock)
-        self.loader = Loader(data, self.training, self.schedule, device)
+        self.engine = ReferenceEngine(start, self.training, 1, device, clock)
+        self.loader = RankLoader(data, self.training, self.schedule, device)
         whole = range(self.schedule.rows // batch)
         epochs = (self.engine.batches(self.loader, epoch, whole) for epoch in count())
         self._batches = chain.from_iterable(epochs)
@@ -102,7 +102,7 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def show_steps(data: Prepared, device: torch.device) -> None:
+def show_steps(data: PreparedData, device: torch.device) -> None:
     """Print a table of each way at each batch."""
     rows = []
     for batch, name in product(BATCHES, WAYS):
@@ -114,7 +114,7 @@ def show_steps(data: Prepared, device: torch.device) -> None:
     print(*results.table(columns, rows), "", sep="\n", flush=True)
 
 
-def hr10(data: Prepared, folder: Path, seed: int, **settings: Any) -> float:
+def hr10(data: PreparedData, folder: Path, seed: int, **settings: Any) -> float:
     return trained(data, folder, {"seed": seed, "epochs": EPOCHS} | settings).epochs[-1].hr10 or 0.0
 
 

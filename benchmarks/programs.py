@@ -44,7 +44,7 @@ NO_VERDICT = ("too_short_to_judge", "neighbour_load", "unknown", "failed")
 
 
 @dataclass(frozen=True)
-class Row:
+class CorpusResult:
     """One program's outcome."""
 
     program: str
@@ -83,7 +83,9 @@ def diagnosis_of(command: Sequence[str], into: Path, folder: Path = FOLDER) -> d
     return diagnosis
 
 
-def judge(program: str, expected: Mapping[str, Any], diagnosis: Mapping[str, Any], s: float) -> Row:
+def judge(
+    program: str, expected: Mapping[str, Any], diagnosis: Mapping[str, Any], s: float
+) -> CorpusResult:
     """Compare a diagnosis with what was expected of it."""
     primary = diagnosis["primary"]
     found = primary["cause"] if primary else diagnosis["verdict"]
@@ -95,7 +97,7 @@ def judge(program: str, expected: Mapping[str, Any], diagnosis: Mapping[str, Any
     right_line = None
     if parts:
         right_line = any(part in (named.get("source") or "") for part in parts)
-    return Row(
+    return CorpusResult(
         program=program,
         expected=causes or ("healthy",),
         found=found,
@@ -112,7 +114,7 @@ def failed(error: Exception) -> dict[str, Any]:
     return {"primary": None, "verdict": "failed"}
 
 
-def rejudge(names: Sequence[str], kept: Path) -> Iterator[Row]:
+def rejudge(names: Sequence[str], kept: Path) -> Iterator[CorpusResult]:
     """Diagnose results that `--keep` left, one folder a program; absent ones are left out."""
     expected = read_expected()
     for name in names or list(expected):
@@ -144,7 +146,7 @@ def read_expected() -> dict[str, Any]:
     return expected
 
 
-def measure(names: Sequence[str], keep: Path | None = None) -> Iterator[Row]:
+def measure(names: Sequence[str], keep: Path | None = None) -> Iterator[CorpusResult]:
     """Programs that must not use or need a second core run side by side, on a core each."""
     expected = read_expected()
     names = names or list(expected)
@@ -166,7 +168,7 @@ def measure(names: Sequence[str], keep: Path | None = None) -> Iterator[Row]:
         yield from pool.map(lambda name: measure_one(name, expected[name], keep), beside)
 
 
-def measure_one(name: str, expected: Mapping[str, Any], keep: Path | None = None) -> Row:
+def measure_one(name: str, expected: Mapping[str, Any], keep: Path | None = None) -> CorpusResult:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         command = command_of(FOLDER / name, expected.get("ranks", 1))
@@ -180,14 +182,14 @@ def measure_one(name: str, expected: Mapping[str, Any], keep: Path | None = None
 HEAD = ("program", "cause", "found", "line", "named line", "s:")
 
 
-def table(rows: Sequence[Row], with_lines: bool) -> Iterator[str]:
+def table(rows: Sequence[CorpusResult], with_lines: bool) -> Iterator[str]:
     kept = range(6) if with_lines else [0, 1, 2, 5]
     every = [HEAD, *map(cells, rows)]
     head, *others = ([each[at] for at in kept] for each in every)
     return results.table(head, others)
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: CorpusResult) -> list[str]:
     found = row.found if row.right_cause else f"**{row.found}**"
     line = {None: "", True: "right", False: "**wrong**"}[row.right_line]
     text = row.line.replace("|", "\\|").replace("`", "'")
@@ -197,7 +199,7 @@ def cells(row: Row) -> list[str]:
     return [row.program, " or ".join(row.expected), found, line, named, f"{row.seconds:.0f}"]
 
 
-def page(rows: Sequence[Row]) -> Iterator[str]:
+def page(rows: Sequence[CorpusResult]) -> Iterator[str]:
     """How many were right, the misses, and folded the confusion of causes and all programs."""
     judged = [row for row in rows if row.expected != (NOT_ESTABLISHED,)]
     lines = [row for row in judged if row.right_line is not None]
@@ -224,10 +226,10 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     yield from results.fold("By cause, and all programs", [*confusion, "", *everything])
 
 
-def show(rows: Iterable[Row]) -> None:
+def show(rows: Iterable[CorpusResult]) -> None:
     """Print the page, of the rows until then also if SIGTERM ends this."""
     end_in_order()
-    found: list[Row] = []
+    found: list[CorpusResult] = []
     try:
         for row in rows:
             print(*cells(row), sep=" | ", file=sys.stderr, flush=True)

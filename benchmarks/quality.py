@@ -21,7 +21,7 @@ from typing import Any, Final
 from benchmarks import results
 from benchmarks.training import ENGINES, in_processes, made_movielens, real_frappe, trained
 from hpcncf.data import sampling
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.records.schema import TrainingRecord
 
 HR10, NDCG10 = 0.85, 0.70
@@ -98,7 +98,7 @@ def row(variant: str, found: dict[str, list[TrainingRecord]]) -> list[str]:
     return [*cells, AGAINST[variant], str(hr10), str(ndcg10), hr10.verdict]
 
 
-def show(data: Prepared, found: dict[str, list[TrainingRecord]], epochs: int) -> None:
+def show(data: PreparedData, found: dict[str, list[TrainingRecord]], epochs: int) -> None:
     record = found["reference"][0]
     counts = record.baseline or {}
     print(

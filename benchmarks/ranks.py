@@ -25,7 +25,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from benchmarks import results
 from benchmarks.training import Stepper, frappe_or_made, full_size, in_turn, trained
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.distributed import gather_objects, wait_for_ranks
@@ -125,7 +125,7 @@ def on_frappe(rank: int, folder: Path) -> list[tuple[float, float]]:
     return found
 
 
-def of_way(way: Way, data: Prepared, folder: Path, rank: int) -> tuple[float, float]:
+def of_way(way: Way, data: PreparedData, folder: Path, rank: int) -> tuple[float, float]:
     place = way.place(rank)
     mine = trained(data, folder, way.settings | {"epochs": EPOCHS}, place)
     records = gather_objects(mine, place)

@@ -115,7 +115,7 @@ def steps_at_once(run: Run) -> int:
     return 4
 
 
-class Configuration:
+class TrainingRanks:
     """The ranks of a run that trains when it is asked to."""
 
     def __init__(self, run: Run) -> None:
@@ -202,7 +202,7 @@ class Configuration:
 
 
 @dataclass
-class Row:
+class RemedyPair:
     """A remedy, and the configuration that lacks it."""
 
     one: Run
@@ -246,7 +246,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[left_out], median(ordered), ordered[-1 - left_out]
 
 
-def rows_of(runs: Sequence[Run]) -> list[Row]:
+def rows_of(runs: Sequence[Run]) -> list[RemedyPair]:
     """Each run but the baseline, on the one that has the most of its changes and no other."""
     base = next(run for run in runs if run.baseline)
     apart = {
@@ -260,24 +260,24 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
             below = [each for each in runs if apart[each.id].items() < mine.items()]
             on = max(below, key=lambda each: len(apart[each.id]))
             changed = {key: mine[key] for key in mine if run.varied[key] != on.varied.get(key)}
-            found.append(Row(run, on, changed, apart[on.id]))
+            found.append(RemedyPair(run, on, changed, apart[on.id]))
     order = [run.id for run in runs]
     return sorted(found, key=lambda row: (len(row.before), order.index(row.on.id)))
 
 
-def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
+def measure(rows: Sequence[RemedyPair], data: Path, folder: str) -> None:
     """Rows of one reference follow each other, so that it starts once."""
     until = time.monotonic() + BUDGET_S
     with contextlib.ExitStack() as kept:
-        reference: Configuration | None = None
+        reference: TrainingRanks | None = None
         for number, row in enumerate(rows):
             began = time.monotonic()
             allowed = SHARES * (until - began) / (len(rows) - number)
-            with contextlib.closing(Configuration(row.one)) as one:
+            with contextlib.closing(TrainingRanks(row.one)) as one:
                 try:
                     if reference is None or reference.run is not row.on:
                         kept.close()
-                        reference = kept.enter_context(contextlib.closing(Configuration(row.on)))
+                        reference = kept.enter_context(contextlib.closing(TrainingRanks(row.on)))
                         reference.start(data, folder)
                     one.start(data, folder)
                     _alternate(row, one, reference, began + allowed)
@@ -291,7 +291,7 @@ def measure(rows: Sequence[Row], data: Path, folder: str) -> None:
             print(f"{format_changes(row.changed)}: {seen}, {took}", file=sys.stderr, flush=True)
 
 
-def _alternate(row: Row, one: Configuration, on: Configuration, until: float) -> None:
+def _alternate(row: RemedyPair, one: TrainingRanks, on: TrainingRanks, until: float) -> None:
     idle = [each for each in one.warnings if "no effect" in each]
     if any(key in warning for key in row.changed for warning in idle):
         row.sentence = "; ".join(idle)
@@ -334,7 +334,7 @@ def qualities(runs: Sequence[Run], data: Path) -> dict[str, float | None]:
     return {run.id: found.get(repr(arithmetic(run))) for run in runs}
 
 
-def describe(row: Row) -> list[str]:
+def describe(row: RemedyPair) -> list[str]:
     """The gain, its interval, and the verdict."""
     if row.sentence:
         return ["", "", row.sentence]
@@ -356,7 +356,7 @@ def describe(row: Row) -> list[str]:
     return [format_ratio(row.gain), f"{low:.2f} to {high:.2f}", ", ".join(parts)]
 
 
-def cells(row: Row, scores: Mapping[str, float | None]) -> list[str]:
+def cells(row: RemedyPair, scores: Mapping[str, float | None]) -> list[str]:
     gain, interval, verdict = describe(row)
     ours, theirs = scores[row.one.id], scores[row.on.id]
     if ours and theirs and not row.sentence and abs(ours - theirs) > SCORES_DIFFER:

@@ -29,7 +29,7 @@ OTHER: Final = "*Of another sitting: "
 
 
 @dataclass(frozen=True)
-class Block:
+class BenchmarkOutput:
     """What one benchmark printed."""
 
     name: str
@@ -46,7 +46,7 @@ class Block:
         return f"{begin} -->\n{above}{self.body.strip()}\n<!-- /bench -->"
 
 
-def blocks(page: str) -> dict[str, Block]:
+def blocks(page: str) -> dict[str, BenchmarkOutput]:
     """By name. Raises ValueError if a block has no end."""
     found = {}
     for name, seconds, origin, body in BLOCK.findall(page):
@@ -54,7 +54,7 @@ def blocks(page: str) -> dict[str, Block]:
             raise ValueError(f"the block {name} has no <!-- /bench -->")
         if body.startswith(OTHER):
             body = body.partition("\n\n")[2]
-        found[name] = Block(name, body, int(seconds) if seconds else None, origin or None)
+        found[name] = BenchmarkOutput(name, body, int(seconds) if seconds else None, origin or None)
     if page.count("<!-- bench:") != len(found):
         raise ValueError("a block has no <!-- /bench -->, or two have one name")
     return found
@@ -66,7 +66,7 @@ def sitting(page: str) -> str | None:
     return found[1] if found else None
 
 
-def place(page: str, block: Block, title: str) -> str:
+def place(page: str, block: BenchmarkOutput, title: str) -> str:
     """The page with this block in place of the benchmark's last one, or with a section more."""
     if block.name in blocks(page):
         text = block.render(sitting(page))
@@ -87,7 +87,7 @@ def begin_sitting(page: str, origin: str | None) -> str:
     return SITTING.sub(lambda _: named, page)
 
 
-def write(block: Block, title: str, new_sitting: bool) -> None:
+def write(block: BenchmarkOutput, title: str, new_sitting: bool) -> None:
     """Into the page, whose line at the top becomes this block's origin with `new_sitting`."""
     page = PAGE.read_text()
     origin = block.origin if new_sitting else sitting(page)
@@ -127,6 +127,6 @@ def fold(summary: str, lines: Iterable[str]) -> Iterator[str]:
     yield from (f'<details markdown="1"><summary>{summary}</summary>', "", *lines, "", "</details>")
 
 
-def failed(block: Block, why: str) -> Block:
+def failed(block: BenchmarkOutput, why: str) -> BenchmarkOutput:
     """With what it had printed by then."""
     return replace(block, body=f"**Failed: {why}.**\n\n{block.body}".strip())

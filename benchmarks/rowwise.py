@@ -95,7 +95,7 @@ def always_by_rows(model: nn.Module) -> torch.optim.Optimizer:
 
 
 @dataclass
-class Program:
+class TimedTraining:
     name: str
     make: Callable[[nn.Module], torch.optim.Optimizer]
     steps: int
@@ -105,14 +105,14 @@ class Program:
     steps_ms: list[float] = field(default_factory=list)
     """A window's mean step."""
 
-    def start(self) -> Program:
+    def start(self) -> TimedTraining:
         torch.manual_seed(0)
         self.model = Factorization(self.sizes, self.make is sparse_adam).to(self.dtype)
         self.optimizer = self.make(self.model)
         self.batches = torch.Generator().manual_seed(1)
         return self
 
-    def warm_up(self) -> Program:
+    def warm_up(self) -> TimedTraining:
         self.start().train(
             min(self.steps, WARMUP_STEPS) if self.steps < LONG else ROWS_WARMUP_STEPS
         )
@@ -139,7 +139,7 @@ class Program:
         return 1e3 * (time.process_time() - began) / steps
 
 
-def compare_speeds(programs: Sequence[Program], rounds: int) -> None:
+def compare_speeds(programs: Sequence[TimedTraining], rounds: int) -> None:
     for program in programs:
         program.warm_up()
     for number in range(rounds):
@@ -157,7 +157,7 @@ def difference(name: str, first: nn.Module, second: nn.Module) -> list[str]:
 
 def trained(make: Any, steps: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, float]:
     """A model after so many steps, and its loss of 20 further batches, the same for all."""
-    program = Program("", make, 1, dtype=dtype).start()
+    program = TimedTraining("", make, 1, dtype=dtype).start()
     for _ in range(steps):
         program.train(1)
     with torch.no_grad():
@@ -186,7 +186,7 @@ def compare_results(steps: int) -> tuple[list[list[str]], dict[str, float]]:
     return apart, losses
 
 
-def speed_rows(programs: Sequence[Program], losses: dict[str, float]) -> Iterator[list[str]]:
+def speed_rows(programs: Sequence[TimedTraining], losses: dict[str, float]) -> Iterator[list[str]]:
     stock = programs[0].steps_ms
     for program in programs:
         ratios = [first / second for first, second in zip(stock, program.steps_ms, strict=True)]
@@ -196,7 +196,7 @@ def speed_rows(programs: Sequence[Program], losses: dict[str, float]) -> Iterato
         yield [*cells, f"{losses[program.name]:.6f}"] if losses else cells
 
 
-def print_speeds(programs: Sequence[Program], losses: dict[str, float] | None = None) -> None:
+def print_speeds(programs: Sequence[TimedTraining], losses: dict[str, float] | None = None) -> None:
     columns = ["optimizer", "CPU ms per step:", "×:", "range of ×:", *(["loss:"] if losses else [])]
     print(*results.table(columns, speed_rows(programs, losses or {})), sep="\n", flush=True)
 
@@ -331,10 +331,10 @@ def compare(steps: int, rounds: int) -> None:
     print(f"Matrix factorisation, {users:,} + {items:,} rows x {width}, batch {batch:,}, one core;")
     print(f"medians of {rounds} rounds. Loss: after {steps} steps, of 20 other batches.\n")
     large = [
-        Program("Adam", adam, 4),
-        Program("Adam, fused", fused, 10),
-        Program("SparseAdam, another algorithm", sparse_adam, 60),
-        Program("Adam, `rowwise`", by_rows, 60),
+        TimedTraining("Adam", adam, 4),
+        TimedTraining("Adam, fused", fused, 10),
+        TimedTraining("SparseAdam, another algorithm", sparse_adam, 60),
+        TimedTraining("Adam, `rowwise`", by_rows, 60),
     ]
     compare_speeds(large, rounds)
     print_speeds(large, losses)
@@ -344,9 +344,9 @@ def compare(steps: int, rounds: int) -> None:
     print("\nSmall tables, {:,} + {:,} rows x {}, batch {:,}; `rowwise`".format(*SMALL))
     print("leaves them to torch, `small=0` makes it take them.\n")
     small = [
-        Program("Adam", adam, 300, SMALL),
-        Program("Adam, `rowwise`", by_rows, 300, SMALL),
-        Program("Adam, `rowwise`, `small=0`", always_by_rows, 300, SMALL),
+        TimedTraining("Adam", adam, 300, SMALL),
+        TimedTraining("Adam, `rowwise`", by_rows, 300, SMALL),
+        TimedTraining("Adam, `rowwise`, `small=0`", always_by_rows, 300, SMALL),
     ]
     compare_speeds(small, 3 * rounds)
     print_speeds(small)
@@ -385,7 +385,7 @@ def main() -> None:
         compare(asked.steps, asked.rounds)
         return
     torch.set_num_threads(1)
-    program = Program("", adam, asked.steps, SMALL if asked.small else LARGE).warm_up()
+    program = TimedTraining("", adam, asked.steps, SMALL if asked.small else LARGE).warm_up()
     print(f"measured: {program.train(asked.steps)}")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from benchmarks import results
 from benchmarks.training import ENGINES, made_movielens, real_frappe, real_movielens, trainer
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model
 from hpcncf.records.schema import Epoch
 
@@ -38,7 +38,7 @@ class Reached(Exception):
 
 
 def epochs_to_target(
-    data: Prepared, folder: Path, target: float, model: Model, settings: dict[str, Any]
+    data: PreparedData, folder: Path, target: float, model: Model, settings: dict[str, Any]
 ) -> list[Epoch]:
     """The epochs up to the first that reached the target, or all of them."""
 
@@ -58,7 +58,7 @@ def seconds(epochs: Sequence[Epoch]) -> float:
 
 
 def show(
-    data: Prepared,
+    data: PreparedData,
     folder: Path,
     variants: Variants,
     target: float,

@@ -16,14 +16,14 @@ import torch
 
 from hpcncf.data import synthetic
 from hpcncf.data.datasets import prepare_frappe, prepare_ncf_files
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.engines.base import EngineInputs, build_engine, with_transport
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.model import initial_model
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.trainer import Trainer
@@ -44,7 +44,7 @@ ENGINES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def real_frappe(folder: Path) -> Prepared | None:
+def real_frappe(folder: Path) -> PreparedData | None:
     """Frappe of the folder that the environment variable HPCNCF_DATA names; None: it names none."""
     source = os.environ.get("HPCNCF_DATA")
     if not source:
@@ -53,7 +53,7 @@ def real_frappe(folder: Path) -> Prepared | None:
     return load_prepared(folder)
 
 
-def real_movielens(folder: Path) -> Prepared | None:
+def real_movielens(folder: Path) -> PreparedData | None:
     """MovieLens-1M in the files of the NCF paper's code, which are in the folder that HPCNCF_DATA
     names; None: they are not."""
     source = Path(os.environ.get("HPCNCF_DATA", ""), "ml-1m.train.rating")
@@ -63,7 +63,7 @@ def real_movielens(folder: Path) -> Prepared | None:
     return load_prepared(folder)
 
 
-def frappe_or_made(folder: Path) -> Prepared:
+def frappe_or_made(folder: Path) -> PreparedData:
     """Frappe where there is one, else made data of its shape."""
     data = real_frappe(folder)
     if data is None:
@@ -72,7 +72,7 @@ def frappe_or_made(folder: Path) -> Prepared:
     return data
 
 
-def full_size() -> Prepared:
+def full_size() -> PreparedData:
     """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
     synthetic.prepare_synthetic_like(
         FULL_SIZE, "yelp", force=True
@@ -80,7 +80,7 @@ def full_size() -> Prepared:
     return load_prepared(FULL_SIZE)
 
 
-def made_movielens(folder: Path) -> Prepared:
+def made_movielens(folder: Path) -> PreparedData:
     """Made data of MovieLens 100K's shape, one of each user's rows held out. Almost all test pairs
     are new: a task that a table of counts cannot do."""
     synthetic.prepare_synthetic(folder, users=943, items=1_682, train_rows=99_057)
@@ -96,7 +96,7 @@ def in_processes(call: Callable[..., Result], jobs: Iterable[tuple[Any, ...]]) -
 
 
 def trainer(
-    data: Prepared,
+    data: PreparedData,
     folder: Path,
     training: dict[str, Any],
     on_epoch: Callable[[Epoch], None] = lambda _: None,
@@ -122,7 +122,7 @@ def trainer(
 
 
 def trained(
-    data: Prepared,
+    data: PreparedData,
     folder: Path,
     training: dict[str, Any],
     place: Place | None = None,
@@ -143,7 +143,7 @@ class Stepper:
 
     def __init__(
         self,
-        data: Prepared,
+        data: PreparedData,
         settings: dict[str, Any],
         place: Place | None = None,
         warmup_steps: int = WARMUP_STEPS,
@@ -161,7 +161,10 @@ class Stepper:
         if ranks > 1:
             inputs = with_transport(inputs, start, self.training, self.place, self.clock)
         self.engine = build_engine(start, self.training, ranks, device, self.clock, inputs)
-        loader, whole = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
+        loader, whole = (
+            RankLoader(data, self.training, self.schedule),
+            range(self.schedule.steps - 1),
+        )
         epochs = (self.engine.batches(loader, epoch, whole) for epoch in count())
         self.batches = chain.from_iterable(epochs)
         self.window(warmup_steps)

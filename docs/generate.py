@@ -36,7 +36,7 @@ from hpcncf.records.schema import (
     Sync,
     TrainingRecord,
 )
-from hpcncf.slurm.batch_script import Source, plain_script
+from hpcncf.slurm.batch_script import RunSource, plain_script
 from hpcncf.slurm.site import Site
 
 ROOT = Path(__file__).parent.parent
@@ -117,7 +117,7 @@ def example_scripts() -> dict[str, str]:
         job = JobSpec(
             name=name, data=Data(path="/data/frappe"), resources=Resources(**resources), grid=grid
         )
-        source = Source(Path("/project/my job.yaml"), Path(f"/project/results/{name}"))
+        source = RunSource(Path("/project/my job.yaml"), Path(f"/project/results/{name}"))
         runs = expand_job(job, {}).runs
         scripts[f"{name}.sbatch"] = plain_script(job, site, runs, source, SCRIPT_NOTE)
     return scripts

@@ -21,7 +21,7 @@ from alone import turn
 from fake_slurm import FakeSlurm
 
 if TYPE_CHECKING:
-    from hpcncf.data.prepared import Prepared
+    from hpcncf.data.prepared import PreparedData
 
 # No test is timed: a busy machine is not a failure. HYPOTHESIS_EXAMPLES=1000 searches for longer.
 hypothesis.settings.register_profile(
@@ -130,7 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def data(folder: Path) -> Prepared:
+def data(folder: Path) -> PreparedData:
     """What is in it."""
     from hpcncf.data.prepared import load_prepared
 

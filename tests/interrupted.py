@@ -11,10 +11,10 @@ from make_runs import trainer
 
 from hpcncf.job.plan import Run
 from hpcncf.launcher.environment import Place
-from hpcncf.launcher.signals import Request, Stopped
+from hpcncf.launcher.signals import Stopped, StopRequest
 
 
-class Asked(Request):
+class Asked(StopRequest):
     """A request to stop that comes when it has been looked for so often."""
 
     def __init__(self, looks: float) -> None:

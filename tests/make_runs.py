@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcncf.data import synthetic
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.paths import RunPaths
 
 
-def tiny(folder: Path) -> Prepared:
+def tiny(folder: Path) -> PreparedData:
     """1,501 training rows: with a batch of 50, the last step has one row only."""
     synthetic.prepare_synthetic(folder, users=40, items=150, train_rows=1501, context=9)
     return load_prepared(folder)

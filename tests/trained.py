@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.distributed import seed_dropout
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine, EngineInputs
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.step_clock import StepClock
 
 POSITIVES = 8
@@ -23,7 +23,7 @@ POSITIVES = 8
 
 
 def trained(
-    data: Prepared, steps: int, dtype: torch.dtype, sizes: Model | None = None, **settings: Any
+    data: PreparedData, steps: int, dtype: torch.dtype, sizes: Model | None = None, **settings: Any
 ) -> dict[str, Tensor]:
     """The parameters after so many steps of the first epoch, settled."""
     torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def trained(
     clock, ground = StepClock(steps, schedule.steps), EngineInputs(data, sizes, schedule, threads=1)
     made: Engine = base.build_engine(start, training, 1, torch.device("cpu"), clock, ground)
     seed_dropout(training.seed, 0, 0)
-    loader = Loader(data, training, schedule)
+    loader = RankLoader(data, training, schedule)
     batches = in_dtype(made.batches(loader, 0, range(steps)), dtype)
     for step in range(steps):
         made.step(batches, schedule.positives(step) * (1 + training.negatives))

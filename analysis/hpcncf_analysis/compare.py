@@ -37,7 +37,7 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
-from hpcncf_analysis.quality import Quality, compare_quality
+from hpcncf_analysis.quality import QualityVerdict, compare_quality
 from hpcncf_analysis.scaling import MODELS, distinct
 from hpcncf_analysis.significance import ALPHA, Ratio, Verdict, compare_pairs, compare_repeats
 
@@ -260,7 +260,7 @@ class Pair:
     a: Configuration
     b: Configuration
     ratio: Ratio
-    quality: Quality
+    quality: QualityVerdict
     moved: Moved | None
     """What made the speed another."""
 

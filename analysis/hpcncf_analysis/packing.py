@@ -31,8 +31,8 @@ from hpcncf_analysis.formatting import (
 )
 
 Row = Mapping[str, Any]
-Pack = Sequence[Row]
-Settings = tuple[str, ...]
+PackRows = Sequence[Row]
+SettingsKey = tuple[str, ...]
 
 # Of the page's section.
 TITLE: Final = "Runs side by side"
@@ -122,7 +122,7 @@ class Curve:
 def curves(rows: Iterable[Row]) -> list[Curve]:
     """Build one curve for each setting whose runs were packed, completed and have a speed."""
     known = [row for row in rows if row.get("instances_per_s")]
-    packs: dict[Settings, dict[bool, list[Pack]]] = defaultdict(lambda: defaultdict(list))
+    packs: dict[SettingsKey, dict[bool, list[PackRows]]] = defaultdict(lambda: defaultdict(list))
     for pack in _whole_packs(known):
         packs[_settings(pack[0])][bool(pack[0].get("pack_mps"))].append(pack)
     firsts = [found[0][0] for each in packs.values() for found in each.values()]
@@ -134,7 +134,7 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
         for mps in sorted(each):
             # A run alone needs no MPS: the curve with MPS begins with it, too.
             of_curve = each[mps] + [pack for pack in each[False] if mps and len(pack) == 1]
-            by_size: dict[int, list[Pack]] = defaultdict(list)
+            by_size: dict[int, list[PackRows]] = defaultdict(list)
             for pack in of_curve:
                 by_size[_runs_sharing(pack[0])].append(pack)
             if max(by_size) > 1:
@@ -162,11 +162,11 @@ def _runs_sharing(row: Row) -> int:
     return int(row["runs_per_gpu"]) if row["gpus_per_node"] else _runs_asked_for(row)
 
 
-def _settings(row: Row, without: Sequence[str] = ()) -> Settings:
+def _settings(row: Row, without: Sequence[str] = ()) -> SettingsKey:
     return tuple(repr(row.get(name)) for name in SETTINGS if name not in without)
 
 
-def _whole_packs(rows: Sequence[Row]) -> list[Pack]:
+def _whole_packs(rows: Sequence[Row]) -> list[PackRows]:
     together: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         together[row.get("pack") or row["run_id"]].append(row)
@@ -178,9 +178,9 @@ def _whole_packs(rows: Sequence[Row]) -> list[Pack]:
     ]
 
 
-def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
+def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[SettingsKey, int], float]:
     """(settings, cores) -> median instances per second of single-rank runs not packed."""
-    speeds: dict[tuple[Settings, int], list[float]] = defaultdict(list)
+    speeds: dict[tuple[SettingsKey, int], list[float]] = defaultdict(list)
     for row in rows:
         if _runs_asked_for(row) == 1 and row["world_size"] == 1:
             cores = int(row["cpus_per_task"])
@@ -188,7 +188,9 @@ def _speeds_by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
     return {key: median(found) for key, found in speeds.items()}
 
 
-def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], float]) -> Size:
+def _size(
+    runs: int, packs: Sequence[PackRows], wide: Mapping[tuple[SettingsKey, int], float]
+) -> Size:
     """Summarise the packs of one size, per GPU if a pack spans several GPUs."""
     first = packs[0][0]
     cores = runs * int(first["cpus_per_task"])
@@ -215,7 +217,7 @@ def _size(runs: int, packs: Sequence[Pack], wide: Mapping[tuple[Settings, int], 
     )
 
 
-def _overlap(pack: Pack) -> float:
+def _overlap(pack: PackRows) -> float:
     """Time in which all runs were active divided by their mean duration; 1 for a lone run."""
     began = [row.get("worked_from") or 0.0 for row in pack]
     ended = [row.get("worked_to") or 0.0 for row in pack]

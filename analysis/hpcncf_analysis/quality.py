@@ -53,10 +53,10 @@ def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
     return [{**row, **scored.get(row["run_id"], {})} for row in runs]
 
 
-Quality = Literal["worse", "better", "alike", "not compared"]
+QualityVerdict = Literal["worse", "better", "alike", "not compared"]
 
 
-def compare_quality(baseline: Configuration, candidate: Configuration) -> Quality:
+def compare_quality(baseline: Configuration, candidate: Configuration) -> QualityVerdict:
     """Compare the candidate's model quality with the baseline's, beyond chance."""
     if quality_gap(baseline, candidate) is None:  # not evaluated, or not on the same task
         return "not compared"

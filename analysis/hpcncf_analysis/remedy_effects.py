@@ -18,14 +18,14 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
-from hpcncf_analysis.quality import Quality, compare_quality
+from hpcncf_analysis.quality import QualityVerdict, compare_quality
 from hpcncf_analysis.significance import ALPHA, Ratio, Verdict, compare_repeats
 
 SLIGHT_GAIN: Final = 0.1
 """A remedy that changes the speed by no more than this share is hardly worth its line."""
 SLIGHT_MEMORY_MIB: Final = 16.0
 
-Settings = Mapping[str, Any]
+ChangedSettings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Effect:
     one: Configuration
     on: Configuration
     """What it is added to."""
-    before: Settings
+    before: ChangedSettings
     """The remedies that `on` has: what differs there from the baseline."""
-    changed: Settings
+    changed: ChangedSettings
     """The remedy: dotted settings that differ from `on`."""
     gain: Ratio
     """Speed against `on`, with the verdict of its repeats."""
     overall: Ratio
     """Speed against the baseline."""
-    quality: Quality
+    quality: QualityVerdict
     """The model's, against `on`'s."""
     memory_mib: float | None
     """More than `on` at its peak."""
@@ -76,7 +76,7 @@ def changed_settings(one: Configuration, other: Configuration) -> dict[str, Any]
 
 
 def _find_reference(
-    one: Configuration, measured: Sequence[Configuration], apart: Mapping[str, Settings]
+    one: Configuration, measured: Sequence[Configuration], apart: Mapping[str, ChangedSettings]
 ) -> Configuration:
     """Find the configuration that has most of this one's changes and no others.
 
@@ -92,7 +92,7 @@ def _effect(
     one: Configuration,
     on: Configuration,
     base: Configuration,
-    apart: Mapping[str, Settings],
+    apart: Mapping[str, ChangedSettings],
 ) -> Effect:
     gain = compare_repeats(on.speeds, one.speeds)
     peaks = one.median("memory_peak_mib"), on.median("memory_peak_mib")

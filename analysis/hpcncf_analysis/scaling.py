@@ -106,7 +106,7 @@ def comparison_doubts(shown: Sequence[Configuration]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Line:
+class SizeSeries:
     """Sizes of one series, ascending: more ranks of as many cores, or more cores for as many
     ranks."""
 
@@ -152,7 +152,7 @@ def _size(one: Configuration, grows: Grows) -> float:
     return float(one.ranks) if grows == "ranks" else one.cores / one.ranks
 
 
-def scaling_lines(configurations: Sequence[Configuration]) -> list[Line]:
+def scaling_lines(configurations: Sequence[Configuration]) -> list[SizeSeries]:
     """Lines of at least two sizes within each series, the longest of a series first."""
     found = []
     for series, members in group_by_series(configurations).items():
@@ -161,7 +161,7 @@ def scaling_lines(configurations: Sequence[Configuration]) -> list[Line]:
     return found
 
 
-def _lines(series: str, members: Sequence[Configuration], grows: Grows) -> list[Line]:
+def _lines(series: str, members: Sequence[Configuration], grows: Grows) -> list[SizeSeries]:
     """Lines along which one series grows in ranks or in cores per rank, from two sizes on.
 
     Of several configurations of one size, a line takes the one on the fewest nodes, with one
@@ -178,7 +178,7 @@ def _lines(series: str, members: Sequence[Configuration], grows: Grows) -> list[
             plainest.setdefault(_size(one, grows), one)
         points = tuple(one for _, one in sorted(plainest.items()))
         left_out = tuple(one for one in ones if one not in points)
-        lines.append(Line(series, grows, points, left_out))
+        lines.append(SizeSeries(series, grows, points, left_out))
     return [line for line in lines if len(line.points) > 1]
 
 
@@ -187,7 +187,7 @@ def _plainness(one: Configuration) -> tuple[int, bool, str]:
     return row["nodes"], bool(format_threads(row)), one.label
 
 
-def lines_to_fit(found: Sequence[Line]) -> list[Line]:
+def lines_to_fit(found: Sequence[SizeSeries]) -> list[SizeSeries]:
     """Lines with enough sizes to fit a law; at most the `MAX_LAWS` longest."""
     several = [line for line in found if len(line.points) >= FEWEST_SIZES]
     return sorted(several, key=lambda line: -len(line.points))[:MAX_LAWS]

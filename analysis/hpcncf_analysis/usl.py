@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hpcncf.errors import HpcncfError
 
-Floats = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 # Sums of squares that differ by less are equal but for rounding.
 ROUNDING: Final = 1e-9
@@ -37,7 +37,7 @@ def range_confidence(repeats: int) -> float | None:
     return None if repeats < 2 else 1 - 0.5 ** (repeats - 1)
 
 
-def fit_non_negative(design: Floats, targets: Floats) -> Floats:
+def fit_non_negative(design: Float64s, targets: Float64s) -> Float64s:
     """Non-negative least squares: [case, feature] x >= 0 that minimises |design x - target|.
 
     design: [point, feature], of a few features; targets: [case, point]. The solution is the free
@@ -51,7 +51,7 @@ def fit_non_negative(design: Floats, targets: Floats) -> Floats:
     error = ((free @ columns.swapaxes(1, 2) - targets) ** 2).sum(axis=2)
     error[(free < 0).any(axis=2)] = inf
     best = (error <= error.min(axis=0) * (1 + ROUNDING)).argmax(axis=0)
-    found: Floats = free[best, np.arange(len(targets))]
+    found: Float64s = free[best, np.arange(len(targets))]
     return found
 
 
@@ -204,7 +204,7 @@ def fit_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | 
     return Law(rate, sigma, kappa, tuple(sizes), misfit, tuple(resamples))
 
 
-def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
+def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Float64s:
     """[resample, size] log of a resample's median over the size's; no rows without repeats.
 
     A few repeats of one size show little of their spread: relative deviations are pooled over the

@@ -23,7 +23,7 @@ from benchmarks import results
 from benchmarks.training import Stepper, frappe_or_made, full_size, per_s, trained
 from benchmarks.verbs import environment, measured
 from hpcncf.data.arrays import pack_rows
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model, Training
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.batches import Schedule
@@ -59,7 +59,7 @@ def python_of(peer: str) -> Path:
     return environment(HERE / ".venv" / peer, packages, "--no-deps")
 
 
-def plain(data: Prepared) -> Prepared:
+def plain(data: PreparedData) -> PreparedData:
     """The same without what the peers cannot take: no context, and each training pair once, as
     cornac has it. Test rows and their negatives stay as they are."""
     manifest, pairs = data.manifest, data.manifest.train_pairs
@@ -83,7 +83,7 @@ def write_pairs(path: Path, users: NDArray[Any], items: NDArray[Any]) -> None:
         file.writelines(f"{user}\t{item}\n" for user, item in rows)
 
 
-def write_data(folder: Path, data: Prepared, scored: bool) -> None:
+def write_data(folder: Path, data: PreparedData, scored: bool) -> None:
     """RecBole's atomic files, and the array `train` [pairs, 2]; if a peer is to score them,
     `test_users` [test rows] and `candidates` [test rows, 1 + negatives], the held-out item
     first."""
@@ -104,7 +104,7 @@ def quality(scores: NDArray[np.float32]) -> tuple[float, float]:
     return float(hits.mean()), float((hits / np.log2(ranks + 2)).mean())
 
 
-def settings_of(peer: str, data: Prepared, seed: int) -> dict[str, Any]:
+def settings_of(peer: str, data: PreparedData, seed: int) -> dict[str, Any]:
     """Its own names for hpcncf's settings."""
     negatives, lr = Training().negatives, Training().lr
     if peer == "cornac":
@@ -132,7 +132,7 @@ def settings_of(peer: str, data: Prepared, seed: int) -> dict[str, Any]:
     }
 
 
-def trained_peer(peer: str, data: Prepared, folder: Path, steps: int, seed: int) -> Trained:
+def trained_peer(peer: str, data: PreparedData, folder: Path, steps: int, seed: int) -> Trained:
     """A peer, trained on the data that was written to the folder."""
     script = [str(python_of(peer)), str(HERE / f"train_{peer}.py"), "NeuMF", str(folder)]
     settings = json.dumps(settings_of(peer, data, seed))
@@ -142,7 +142,7 @@ def trained_peer(peer: str, data: Prepared, folder: Path, steps: int, seed: int)
 
 
 def ours(
-    data: Prepared, folder: Path, settings: dict[str, Any], seed: int, model: Model
+    data: PreparedData, folder: Path, settings: dict[str, Any], seed: int, model: Model
 ) -> Trained:
     record = trained(data, folder, settings | {"epochs": EPOCHS, "seed": seed}, model=model)
     last = record.epochs[-1]

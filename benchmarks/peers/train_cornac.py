@@ -22,13 +22,13 @@ from cornac.models import NeuMF
 WARMUP_STEPS = 5
 
 
-class Timed(Dataset):
+class TimedDataset(Dataset):
     """Its data set: so many batches, epoch after epoch, and the CPU time after the warm-up."""
 
     steps, step_ms = 0, 0.0
 
     def uir_iter(self, *args, **kwargs):
-        epochs = (super(Timed, self).uir_iter(*args, **kwargs) for _ in count())
+        epochs = (super(TimedDataset, self).uir_iter(*args, **kwargs) for _ in count())
         began = 0.0
         for number, batch in enumerate(islice(chain.from_iterable(epochs), self.steps)):
             if number == WARMUP_STEPS:
@@ -43,7 +43,7 @@ def main():
     # Users and items keep their numbers, also those that no training pair has.
     known = [OrderedDict((n, n) for n in range(settings.pop(name))) for name in ("users", "items")]
     triplets = ((user, item, 1.0) for user, item in np.load(folder / "train.npy").tolist())
-    data = Timed.build(
+    data = TimedDataset.build(
         triplets, global_uid_map=known[0], global_iid_map=known[1], seed=settings["seed"]
     )
     data.steps = steps

@@ -26,7 +26,7 @@ WARMUP_STEPS = 5
 USERS_AT_ONCE = 1_000
 
 
-class Timed:
+class TimedLoader:
     """The loader's batches, epoch after epoch, and the CPU time after the warm-up."""
 
     def __init__(self, loader, steps):
@@ -80,7 +80,7 @@ def main():
     init_seed(chosen["seed"], chosen["reproducibility"])
     dataset = create_dataset(chosen)
     loader, _, _ = data_preparation(chosen, dataset)
-    timed = Timed(loader, steps)
+    timed = TimedLoader(loader, steps)
     model = get_model(name)(chosen, loader.dataset)
     # Its training loop as it stands; `fit` adds nothing to it but saving and validation.
     loss = Trainer(chosen, model)._train_epoch(timed, 0)

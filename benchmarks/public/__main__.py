@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from benchmarks.programs import NOT_ESTABLISHED, Row, diagnosis_of, failed, judge, show
+from benchmarks.programs import NOT_ESTABLISHED, CorpusResult, diagnosis_of, failed, judge, show
 from benchmarks.verbs import cloned, environment
 
 HERE: Final = Path(__file__).parent
@@ -42,7 +42,7 @@ def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list
     return [*start, *words], folder
 
 
-def measure(names: Sequence[str]) -> Iterator[Row]:
+def measure(names: Sequence[str]) -> Iterator[CorpusResult]:
     programs = yaml.safe_load((HERE / "programs.yaml").read_text())
     packages = {each for one in programs.values() for each in one.get("packages", [])}
     python = environment(HERE / ".venv", [TORCH, *sorted(packages)])

@@ -10,13 +10,13 @@ from typing import Final, Literal
 from hpcncf.batch.options import SLURM
 from hpcncf.batch.shell import Word
 
-Kind = Literal[
+StageKind = Literal[
     "srun", "mpirun", "torchrun", "accelerate", "deepspeed", "wrapper", "shell", "python", "program"
 ]
 
 
 @dataclass(frozen=True)
-class Argument:
+class ExpandedWord:
     """A word of a command, with what is known of its value when the shell has expanded it."""
 
     word: Word
@@ -41,14 +41,14 @@ class Argument:
 class Stage:
     """One program of a command and its own options: srun of `srun -n 2 python train.py`."""
 
-    kind: Kind
+    kind: StageKind
     name: str
     """As it is typed, without its folder."""
-    options: Mapping[str, Argument | None] = field(default_factory=dict)
+    options: Mapping[str, ExpandedWord | None] = field(default_factory=dict)
     """Names without dashes, underscores as `-`; None for a flag."""
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[ExpandedWord, ...] = ()
     """What comes after the options: of Python the program's arguments."""
-    place: Argument | None = None
+    place: ExpandedWord | None = None
     """The word that names the program."""
     script: str = ""
     """Of Python and shells: the file, or the module after `-m`."""
@@ -63,7 +63,7 @@ class Stage:
                 return argument.number
         return None
 
-    def get(self, *names: str) -> Argument | None:
+    def get(self, *names: str) -> ExpandedWord | None:
         return next((self.options[name] for name in names if self.options.get(name)), None)
 
     def has(self, *names: str) -> bool:
@@ -161,7 +161,7 @@ PYTHON_VALUES: Final = frozenset("WXQ")
 OLD_LAUNCHERS: Final = ("torch.distributed.launch", "torch.distributed.run")
 
 
-def split_stages(words: Sequence[Argument]) -> list[Stage]:
+def split_stages(words: Sequence[ExpandedWord]) -> list[Stage]:
     """Split a command into the programs that it starts, the outermost launcher first."""
     stages: list[Stage] = []
     remaining = list(words)
@@ -174,7 +174,9 @@ def split_stages(words: Sequence[Argument]) -> list[Stage]:
     return stages
 
 
-def _take(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
+def _take(
+    name: str, head: ExpandedWord, words: list[ExpandedWord]
+) -> tuple[Stage, list[ExpandedWord]]:
     """Parse the stage that a program's name begins; also return the words of the next stage."""
     if name == "srun":
         options, rest = _slurm_options(words)
@@ -205,18 +207,20 @@ def _take(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list
     return Stage("program", name, {}, tuple(words), head), []
 
 
-def _is_option(argument: Argument) -> bool:
+def _is_option(argument: ExpandedWord) -> bool:
     return argument.word.raw.startswith("-") and len(argument.word.raw) > 1
 
 
-def _inner(argument: Argument, start: int) -> Argument:
+def _inner(argument: ExpandedWord, start: int) -> ExpandedWord:
     """Return the part of an argument behind an offset, such as the value after `=`."""
     text = None if argument.text is None else argument.text[start:]
-    return Argument(argument.word, text, argument.origins, start)
+    return ExpandedWord(argument.word, text, argument.origins, start)
 
 
-def _slurm_options(words: list[Argument]) -> tuple[dict[str, Argument | None], list[Argument]]:
-    options: dict[str, Argument | None] = {}
+def _slurm_options(
+    words: list[ExpandedWord],
+) -> tuple[dict[str, ExpandedWord | None], list[ExpandedWord]]:
+    options: dict[str, ExpandedWord | None] = {}
     index = 0
     while index < len(words) and _is_option(words[index]):
         word = words[index]
@@ -252,8 +256,10 @@ def _slurm_options(words: list[Argument]) -> tuple[dict[str, Argument | None], l
     return options, words[index:]
 
 
-def _mpi_options(words: list[Argument]) -> tuple[dict[str, Argument | None], list[Argument]]:
-    options: dict[str, Argument | None] = {}
+def _mpi_options(
+    words: list[ExpandedWord],
+) -> tuple[dict[str, ExpandedWord | None], list[ExpandedWord]]:
+    options: dict[str, ExpandedWord | None] = {}
     index = 0
     while index < len(words) and _is_option(words[index]):
         word = words[index]
@@ -273,13 +279,13 @@ def _mpi_options(words: list[Argument]) -> tuple[dict[str, Argument | None], lis
 
 
 def _long_options(
-    words: list[Argument], flags: frozenset[str]
-) -> tuple[dict[str, Argument | None], list[Argument]]:
+    words: list[ExpandedWord], flags: frozenset[str]
+) -> tuple[dict[str, ExpandedWord | None], list[ExpandedWord]]:
     """Parse long options up to the program; return the options and the remaining words.
 
     Known forms: `--nnodes 2`, `--nnodes=2`, `--nproc_per_node 4`.
     """
-    options: dict[str, Argument | None] = {}
+    options: dict[str, ExpandedWord | None] = {}
     index = 0
     while index < len(words) and _is_option(words[index]):
         word = words[index]
@@ -296,13 +302,17 @@ def _long_options(
     return options, words[index:]
 
 
-def _torchrun(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
+def _torchrun(
+    name: str, head: ExpandedWord, words: list[ExpandedWord]
+) -> tuple[Stage, list[ExpandedWord]]:
     options, rest = _long_options(words, TORCHRUN_FLAGS)
     stage = Stage("torchrun", name, options, place=head)
     return stage, _as_python(options, rest)
 
 
-def _as_python(options: Mapping[str, Argument | None], words: list[Argument]) -> list[Argument]:
+def _as_python(
+    options: Mapping[str, ExpandedWord | None], words: list[ExpandedWord]
+) -> list[ExpandedWord]:
     """Rewrite a launcher's words as the Python command that the launcher starts.
 
     With `--no-python` they are unchanged.
@@ -311,14 +321,16 @@ def _as_python(options: Mapping[str, Argument | None], words: list[Argument]) ->
         return words
     first = words[0].word
     python = Word("python", first.start, first.line, ())
-    given = [Argument(python, "python")]
+    given = [ExpandedWord(python, "python")]
     if "m" in options or "module" in options:
-        given.append(Argument(Word("-m", first.start, first.line, ()), "-m"))
+        given.append(ExpandedWord(Word("-m", first.start, first.line, ()), "-m"))
     return given + words
 
 
-def _python(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
-    options: dict[str, Argument | None] = {}
+def _python(
+    name: str, head: ExpandedWord, words: list[ExpandedWord]
+) -> tuple[Stage, list[ExpandedWord]]:
+    options: dict[str, ExpandedWord | None] = {}
     index = 0
     while index < len(words) and _is_option(words[index]):
         word = words[index]
@@ -352,11 +364,11 @@ def _python(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, li
 
 def _module(
     name: str,
-    head: Argument,
-    options: dict[str, Argument | None],
+    head: ExpandedWord,
+    options: dict[str, ExpandedWord | None],
     module: str,
-    rest: list[Argument],
-) -> tuple[Stage, list[Argument]]:
+    rest: list[ExpandedWord],
+) -> tuple[Stage, list[ExpandedWord]]:
     if module in OLD_LAUNCHERS:
         stage, words = _torchrun(module, head, rest)
         return stage, words
@@ -368,13 +380,15 @@ def _module(
         left = rest
         while left and (_is_option(left[0]) or left[0].text in ("run", "--")):
             left = left[2 if left[0].text in ("-o", "-s") else 1 :]
-        python = Argument(Word("python", head.word.start, head.word.line, ()), "python")
+        python = ExpandedWord(Word("python", head.word.start, head.word.line, ()), "python")
         return Stage("wrapper", module, {}, place=head), [python, *left] if left else []
     return Stage("python", name, options, tuple(rest), head, module, is_module=True), []
 
 
-def _shell(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
-    options: dict[str, Argument | None] = {}
+def _shell(
+    name: str, head: ExpandedWord, words: list[ExpandedWord]
+) -> tuple[Stage, list[ExpandedWord]]:
+    options: dict[str, ExpandedWord | None] = {}
     for index, word in enumerate(words):
         if not _is_option(word):
             return Stage("shell", name, options, tuple(words[index + 1 :]), head, word.shown), []
@@ -386,9 +400,11 @@ def _shell(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, lis
     return Stage("shell", name, options, (), head), []
 
 
-def _wrapper(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
+def _wrapper(
+    name: str, head: ExpandedWord, words: list[ExpandedWord]
+) -> tuple[Stage, list[ExpandedWord]]:
     skipped, index = WRAPPERS[name], 0
-    options: dict[str, Argument | None] = {}
+    options: dict[str, ExpandedWord | None] = {}
     if skipped and name in ("poetry", "uv", "pixi", "pdm", "pipenv", "rye", "hpcncf", "nsys"):
         # Only `poetry run` and the like start a command.
         if not words or words[0].text not in ("run", "profile"):
@@ -418,12 +434,14 @@ def _wrapper(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, l
     return Stage("wrapper", name, options, place=head), words[index:]
 
 
-def _container(name: str, head: Argument, words: list[Argument]) -> tuple[Stage, list[Argument]]:
+def _container(
+    name: str, head: ExpandedWord, words: list[ExpandedWord]
+) -> tuple[Stage, list[ExpandedWord]]:
     """Parse a wrapper such as `apptainer exec` or `conda run`; return stage and other words."""
     index = 0
     if words and words[0].text in ("exec", "run", "shell"):
         index = 1
-    options: dict[str, Argument | None] = {}
+    options: dict[str, ExpandedWord | None] = {}
     flags = WRAPPER_FLAGS.get(name, frozenset())
     while index < len(words) and _is_option(words[index]):
         raw = words[index].word.raw

@@ -19,7 +19,7 @@ COUNTED: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Request:
+class EffectiveOptions:
     """The options that count, the last of each name, and what follows from them."""
 
     scheduler: Scheduler
@@ -196,7 +196,7 @@ class Request:
         )
 
 
-def _slurm_gpus(request: Request) -> int | None:
+def _slurm_gpus(request: EffectiveOptions) -> int | None:
     for name in ("gpus-per-node", "gres"):
         value = request.value(name) or ""
         if name == "gres" and "gpu" not in value:
@@ -214,7 +214,7 @@ def _slurm_gpus(request: Request) -> int | None:
     return None
 
 
-def build_request(directives: Sequence[Directive], scheduler: Scheduler) -> Request:
+def build_request(directives: Sequence[Directive], scheduler: Scheduler) -> EffectiveOptions:
     """Collect the options of these directives into a request; a later option wins."""
     options: dict[str, Option] = {}
     resources: dict[str, str] = {}
@@ -236,7 +236,7 @@ def build_request(directives: Sequence[Directive], scheduler: Scheduler) -> Requ
         number = re.match(r"\d+", options["n"].value or "")
         if number and int(resources["ptile"]):
             resources["nodes"] = str(-(-int(number[0]) // int(resources["ptile"])))
-    return Request(scheduler, options, resources)
+    return EffectiveOptions(scheduler, options, resources)
 
 
 def _add_resources(value: str, resources: dict[str, str]) -> None:

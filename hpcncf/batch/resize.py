@@ -20,7 +20,7 @@ ONE_HOST: Final = ("smp", "omp", "openmp", "shm", "sharedmem", "threaded", "sing
 
 
 @dataclass(frozen=True)
-class Figure:
+class RequestedAmount:
     """An amount to request, and the evidence for it in one sentence."""
 
     value: float
@@ -31,12 +31,12 @@ class Figure:
 class Target:
     """What a job needs; None where nothing is known or today's request is right."""
 
-    cores: Figure | None = None
+    cores: RequestedAmount | None = None
     """Of each task."""
-    memory_mib: Figure | None = None
+    memory_mib: RequestedAmount | None = None
     """Of each node."""
-    limit_s: Figure | None = None
-    nodes: Figure | None = None
+    limit_s: RequestedAmount | None = None
+    nodes: RequestedAmount | None = None
     had_cores: int | None = None
     """Cores of the job that the evidence is of, all tasks together."""
 
@@ -154,7 +154,7 @@ def _plain_number(option: Option, lines: _Lines, what: str) -> int | None:
     return None
 
 
-def _resize_nodes(lines: _Lines, figure: Figure) -> None:
+def _resize_nodes(lines: _Lines, figure: RequestedAmount) -> None:
     if lines.script.scheduler != "slurm":
         lines.done.left.append(f"nodes: {figure.evidence}: change them by hand")
         return
@@ -169,7 +169,7 @@ def _resize_nodes(lines: _Lines, figure: Figure) -> None:
 # Cores.
 
 
-def _resize_cores(lines: _Lines, figure: Figure, memory: Figure | None) -> None:
+def _resize_cores(lines: _Lines, figure: RequestedAmount, memory: RequestedAmount | None) -> None:
     cores = int(figure.value)
     change = {
         "slurm": _slurm_cores,
@@ -182,7 +182,7 @@ def _resize_cores(lines: _Lines, figure: Figure, memory: Figure | None) -> None:
         _resize_threads(lines, cores, before, figure.evidence)
 
 
-def _slurm_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) -> bool:
+def _slurm_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount | None) -> bool:
     request = lines.script.request
     name = next((each for each in ("cpus-per-task", "ntasks") if each in request.options), None)
     several_tasks = request.task_count > 1
@@ -237,7 +237,7 @@ def _one_task(lines: _Lines, cores: int, reason: str) -> bool:
     return True
 
 
-def _keeps_memory(lines: _Lines, cores: int, memory: Figure | None) -> bool:
+def _keeps_memory(lines: _Lines, cores: int, memory: RequestedAmount | None) -> bool:
     """Keep the job's memory while its cores are reduced; return whether that was possible.
 
     Memory that Slurm counts per core would shrink with the cores.
@@ -269,7 +269,7 @@ def _keeps_memory(lines: _Lines, cores: int, memory: Figure | None) -> bool:
     return True
 
 
-def _lsf_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) -> bool:
+def _lsf_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount | None) -> bool:
     request = lines.script.request
     option = lines.value("n", "cores")
     if option is None or _plain_number(option, lines, "cores") is None:
@@ -290,7 +290,7 @@ def _lsf_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) ->
     return True
 
 
-def _pbs_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) -> bool:  # noqa: ARG001
+def _pbs_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount | None) -> bool:  # noqa: ARG001
     request = lines.script.request
     ranks = request.resources.get("mpiprocs", "1")
     if (request.nodes or 1) > 1 or ranks != "1":
@@ -320,7 +320,7 @@ def _pbs_resource(
     return False
 
 
-def _sge_cores(lines: _Lines, cores: int, reason: str, memory: Figure | None) -> bool:
+def _sge_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount | None) -> bool:
     request = lines.script.request
     option = lines.value("pe", "cores")
     name = request.resources.get("pe", "")
@@ -367,7 +367,7 @@ def _slurm_memory(mib: float) -> str:
     return f"{whole // 1024}G" if not whole % 1024 else f"{whole}M"
 
 
-def _resize_memory(lines: _Lines, figure: Figure) -> None:
+def _resize_memory(lines: _Lines, figure: RequestedAmount) -> None:
     request, scheduler = lines.script.request, lines.script.scheduler
     mib, reason = figure.value, figure.evidence
     if scheduler == "slurm":
@@ -451,7 +451,7 @@ def format_limit(seconds: float, scheduler: str) -> str:
     return f"{hours:02}:{rest:02}:00"
 
 
-def _resize_time(lines: _Lines, figure: Figure) -> None:
+def _resize_time(lines: _Lines, figure: RequestedAmount) -> None:
     scheduler = lines.script.scheduler or "slurm"
     value, reason = format_limit(figure.value, scheduler), figure.evidence
     if scheduler in ("slurm", "lsf"):

@@ -14,9 +14,9 @@ from hpcncf.batch.directives import (
     find_directives,
     main_scheduler,
 )
-from hpcncf.batch.launchers import Argument, Stage, split_stages
+from hpcncf.batch.launchers import ExpandedWord, Stage, split_stages
 from hpcncf.batch.options import Scheduler
-from hpcncf.batch.request import Request, build_request
+from hpcncf.batch.request import EffectiveOptions, build_request
 from hpcncf.batch.shell import DEEPEST, Command, Part, ShellText, Word, parse_shell
 
 # Of a large script: each start keeps the variables that it would have.
@@ -46,7 +46,7 @@ ARRAY_VARIABLES: Final[Mapping[Scheduler, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Known:
+class VariableValue:
     """What is known of a variable's value."""
 
     text: str | None
@@ -60,7 +60,7 @@ class Start:
     command: Command
     line: int
     stages: tuple[Stage, ...]
-    variables: Mapping[str, Known]
+    variables: Mapping[str, VariableValue]
     """Of the environment and the shell, as far as the script sets them."""
     exported: frozenset[str] = frozenset()
     in_task: bool = False
@@ -87,7 +87,7 @@ class Assignment:
 
     command: Command
     name: str
-    value: Argument
+    value: ExpandedWord
     in_task: bool
 
     @property
@@ -104,7 +104,7 @@ class BatchScript:
     directives: list[Directive]
     first_command: int
     """Its line; 0 if there is none."""
-    request: Request
+    request: EffectiveOptions
     commands: list[Command] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     assigned: list[Assignment] = field(default_factory=list)
@@ -204,7 +204,7 @@ class _Walk:
 
     def __init__(self, script: BatchScript) -> None:
         self.script = script
-        self.variables: dict[str, Known] = dict(_scheduler_variables(script.request))
+        self.variables: dict[str, VariableValue] = dict(_scheduler_variables(script.request))
         self.exported: set[str] = set(self.variables)
         self.unset: set[str] = _unset_variables(script.request)
         self.empty: list[str] = []
@@ -219,17 +219,17 @@ class _Walk:
         for command in commands:
             for block in command.blocks:
                 if block.kind == "for" and block.name:
-                    self.set(block.name, Known(None, frozenset({block.name})))
-            given: dict[str, Known] = {}
+                    self.set(block.name, VariableValue(None, frozenset({block.name})))
+            given: dict[str, VariableValue] = {}
             for name, word in command.assignments:
                 value = self.expand(word)
                 self.script.assigned.append(Assignment(command, name, value, in_task))
-                known = Known(value.text, value.origins)
+                known = VariableValue(value.text, value.origins)
                 if command.words and not command.exports and command.words[0].raw != "setenv":
                     given[name] = known
                     continue
                 if command.is_conditional and self.variables.get(name) != known:
-                    known = Known(None, known.origins | {name})
+                    known = VariableValue(None, known.origins | {name})
                 self.set(name, known)
                 if command.exports:
                     self.exported.add(name)
@@ -251,7 +251,7 @@ class _Walk:
                     self.unset.add(each.shown)
             self.start(command, words, given, in_task, by, depth)
 
-    def set(self, name: str, known: Known) -> None:
+    def set(self, name: str, known: VariableValue) -> None:
         if len(self.variables) < MOST_VARIABLES or name in self.variables:
             self.variables[name] = known
             self.unset.discard(name)
@@ -259,8 +259,8 @@ class _Walk:
     def start(
         self,
         command: Command,
-        words: list[Argument],
-        given: Mapping[str, Known],
+        words: list[ExpandedWord],
+        given: Mapping[str, VariableValue],
         in_task: bool,
         by: tuple[Stage, ...],
         depth: int,
@@ -302,11 +302,11 @@ class _Walk:
         if tasks and not in_task:
             # In a task these differ from rank to rank.
             for name in EACH_TASKS_OWN:
-                self.variables[name] = Known(None, frozenset({name}))
+                self.variables[name] = VariableValue(None, frozenset({name}))
         self.follow(inner.commands, tasks, launchers, depth + 1)
         self.variables, self.exported = before, exports
 
-    def expand(self, word: Word) -> Argument:
+    def expand(self, word: Word) -> ExpandedWord:
         """Expand a word to its value, as far as the script determines it."""
         texts: list[str] = []
         origins: set[str] = set()
@@ -318,11 +318,11 @@ class _Walk:
                 is_known = False
             else:
                 texts.append(known.text)
-        return Argument(word, "".join(texts) if is_known else None, frozenset(origins))
+        return ExpandedWord(word, "".join(texts) if is_known else None, frozenset(origins))
 
-    def _expand_part(self, part: Part) -> Known:
+    def _expand_part(self, part: Part) -> VariableValue:
         if part.kind == "text":
-            return Known(part.text)
+            return VariableValue(part.text)
         if part.kind == "variable":
             return self._expand_variable(part)
         if part.kind == "arithmetic":
@@ -332,43 +332,43 @@ class _Walk:
         for variable, word in NAME.findall(text):
             if variable:
                 origins.add(variable)
-                origins |= self.variables.get(variable, Known(None)).origins
+                origins |= self.variables.get(variable, VariableValue(None)).origins
             elif not origins or word in ("nproc", "hostname", "lscpu", "getconf", "cpuinfo"):
                 origins.add(f"{word}()")
-        return Known(None, frozenset(origins))
+        return VariableValue(None, frozenset(origins))
 
-    def _expand_variable(self, part: Part) -> Known:
+    def _expand_variable(self, part: Part) -> VariableValue:
         name = part.text
         known = self.variables.get(name)
         default = re.match(r":?[-=](.*)", part.operation, re.DOTALL)
         if default and known is None and name in self.unset:
             text = default[1]
             if re.fullmatch(r"[\w./:-]*", text):
-                return Known(text, frozenset({name}))
+                return VariableValue(text, frozenset({name}))
         if known is None:
             if name in self.unset and not part.operation:
                 self.empty.append(name)
-                return Known("", frozenset({name}))
-            return Known(None, frozenset({name}))
+                return VariableValue("", frozenset({name}))
+            return VariableValue(None, frozenset({name}))
         text_or_none = known.text if not part.operation or default else None
-        return Known(text_or_none, known.origins | {name})
+        return VariableValue(text_or_none, known.origins | {name})
 
-    def _calculate(self, text: str) -> Known:
+    def _calculate(self, text: str) -> VariableValue:
         """Evaluate an expansion such as `$((SLURM_NTASKS * 2))`, of at most two numbers."""
         origins: set[str] = set()
 
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2]
-            known = self.variables.get(name, Known(None))
+            known = self.variables.get(name, VariableValue(None))
             origins.update({name}, known.origins)
             return known.text if known.text is not None else "?"
 
         numbers = NUMBERS.fullmatch(re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?()", value, text[:200]))
         if not numbers:
-            return Known(None, frozenset(origins))
+            return VariableValue(None, frozenset(origins))
         left, sign, right = int(numbers[1]), numbers[2], int(numbers[3] or 0)
         if sign in ("/", "%") and not right:
-            return Known(None, frozenset(origins))
+            return VariableValue(None, frozenset(origins))
         results = {
             None: left,
             "+": left + right,
@@ -377,10 +377,10 @@ class _Walk:
             "/": left // (right or 1),
             "%": left % (right or 1),
         }
-        return Known(str(results[sign]), frozenset(origins))
+        return VariableValue(str(results[sign]), frozenset(origins))
 
 
-def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
+def _inner_text(code: ExpandedWord, variables: Mapping[str, VariableValue]) -> str:
     """Return the text that `bash -c` runs, with known variables in double quotes replaced.
 
     Text in single quotes is kept.
@@ -390,7 +390,7 @@ def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
         if part.kind == "text":
             pieces.append(part.text)
         elif part.kind == "variable":
-            known = variables.get(part.text, Known(None))
+            known = variables.get(part.text, VariableValue(None))
             # What differs from task to task is judged where it is written.
             is_known = known.text is not None and not known.origins & EACH_TASKS_OWN
             pieces.append(known.text or "" if is_known else f"__{part.text}__")
@@ -399,7 +399,7 @@ def _inner_text(code: Argument, variables: Mapping[str, Known]) -> str:
     return "".join(pieces)
 
 
-def _scheduler_variables(request: Request) -> Iterator[tuple[str, Known]]:
+def _scheduler_variables(request: EffectiveOptions) -> Iterator[tuple[str, VariableValue]]:
     """Yield the scheduler's variables with their values in the script's shell."""
     values: dict[str, int | None] = {}
     if request.scheduler == "slurm":
@@ -427,10 +427,10 @@ def _scheduler_variables(request: Request) -> Iterator[tuple[str, Known]]:
         values = {"NCPUS": request.cores_per_task}
     for name, number in values.items():
         if number is not None:
-            yield name, Known(str(number), frozenset({name}))
+            yield name, VariableValue(str(number), frozenset({name}))
 
 
-def _unset_variables(request: Request) -> set[str]:
+def _unset_variables(request: EffectiveOptions) -> set[str]:
     """Return the names of Slurm's variables that stay unset, because no option sets them."""
     if request.scheduler != "slurm" or not request.options:
         return set()

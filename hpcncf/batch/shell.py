@@ -91,7 +91,7 @@ def _show_part(part: Part) -> str:
 
 
 @dataclass(eq=False)
-class Block:
+class CompoundCommand:
     """A loop, condition, function or group that contains commands."""
 
     kind: BlockKind
@@ -112,7 +112,7 @@ class Command:
     words: tuple[Word, ...]
     assignments: tuple[tuple[str, Word], ...] = ()
     """Before the first word, or of `export` and the like; the words begin after `=`."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[CompoundCommand, ...] = ()
     redirects: tuple[tuple[str, Word], ...] = ()
     here_document: HereDocument | None = None
     ends_with: str = ""
@@ -136,7 +136,7 @@ class Command:
         return self.in_background or any(block.in_background for block in self.blocks)
 
     @property
-    def loops(self) -> list[Block]:
+    def loops(self) -> list[CompoundCommand]:
         return [block for block in self.blocks if block.kind in ("for", "while")]
 
     @property
@@ -171,15 +171,15 @@ class ShellText:
 
 def parse_shell(text: str, first_line: int = 1) -> ShellText:
     """Parse the commands of a shell script, whose first line has the number `first_line`."""
-    return _Parser(text, first_line).parse()
+    return _ShellParser(text, first_line).parse()
 
 
 def parse_word(text: str, line: int = 1) -> Word:
     """Parse a text as a single word, such as a value between quotes."""
-    return _Parser(text, line).read_word(0) if text else Word("", 0, line, ())
+    return _ShellParser(text, line).read_word(0) if text else Word("", 0, line, ())
 
 
-class _Parser:
+class _ShellParser:
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text[:MOST_CHARACTERS]
         self.line = first_line
@@ -187,10 +187,10 @@ class _Parser:
         self.endless = False
         self.no_brace_before = 0
         self.found = ShellText(is_cut=len(text) > MOST_CHARACTERS)
-        self.blocks: list[Block] = []
+        self.blocks: list[CompoundCommand] = []
         self.here_documents: list[tuple[Command, str, bool, bool]] = []
-        self.pipeline: list[Command | Block] = []
-        self.closed: Block | None = None
+        self.pipeline: list[Command | CompoundCommand] = []
+        self.closed: CompoundCommand | None = None
         self.follows = ""
         self.awaits_pattern = False
         self.is_condition = False
@@ -397,9 +397,9 @@ class _Parser:
         if words or operator not in ("\n", ")"):
             self.follows = operator if operator in ("|", "|&", "&&", "||") else ""
 
-    def _take_keywords(self, words: list[Word]) -> Block | None:
+    def _take_keywords(self, words: list[Word]) -> CompoundCommand | None:
         """Remove reserved words from the front; return the block that ended, or None."""
-        closed: Block | None = None
+        closed: CompoundCommand | None = None
         self.is_condition = False
         while words:
             word, line = words[0].raw, words[0].line
@@ -435,9 +435,9 @@ class _Parser:
     ) -> None:
         # Deeper than anybody writes: hostile text would make each command's blocks longer.
         if len(self.blocks) < DEEPEST_BLOCK:
-            self.blocks.append(Block(kind, line, name, values))
+            self.blocks.append(CompoundCommand(kind, line, name, values))
 
-    def _close(self, *kinds: str) -> Block | None:
+    def _close(self, *kinds: str) -> CompoundCommand | None:
         """Leave the innermost block of these kinds and return it; None for a stray end."""
         for index in range(len(self.blocks) - 1, -1, -1):
             if self.blocks[index].kind not in kinds:

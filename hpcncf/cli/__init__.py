@@ -61,13 +61,13 @@ exit codes:
 FIRST = "To start: hpcncf run -- python train.py"
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _print_json_error(sys.argv[1:], f"{self.prog}: {message}", 2)
         super().error(message)
 
 
-class _Top(_Parser):
+class _Top(_ArgumentParser):
     """Top-level parser, whose help lists the commands in groups."""
 
     def format_help(self) -> str:
@@ -88,7 +88,9 @@ def parser(commands: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
     top.add_argument("--print-completion", choices=SHELLS, help="print a completion script")
-    verbs = top.add_subparsers(dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=_Parser)
+    verbs = top.add_subparsers(
+        dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=_ArgumentParser
+    )
     meanings = {verb: text for group in GROUPS.values() for verb, text in group.items()}
     for name in commands:
         module = import_module(f"hpcncf.cli.{name}")

@@ -16,7 +16,7 @@ from hpcncf.errors import HpcncfError, UsageError, printable
 if TYPE_CHECKING:
     from hpcncf.batch.script import BatchScript
     from hpcncf.explain.fields import JobFields
-    from hpcncf_analysis.advice.target import Evidence
+    from hpcncf_analysis.advice.target import TargetEvidence
 
 EPILOG = """\
 EVIDENCE is a results folder or a run of `hpcncf run`, the id of a job of Slurm (asks sacct), or a
@@ -86,7 +86,7 @@ def _read_script(path: Path) -> str:
 # Evidence.
 
 
-def _evidence(what: str, script: BatchScript) -> Evidence:
+def _evidence(what: str, script: BatchScript) -> TargetEvidence:
     from hpcncf.batch.resize import limit_of
     from hpcncf.explain.read import read_text
     from hpcncf.slurm.job_figures import looks_like_job_id, read_job
@@ -110,7 +110,7 @@ def _evidence(what: str, script: BatchScript) -> Evidence:
     return from_attempts(paths.run(found.id).attempts()[-1:], limit_of(script))
 
 
-def _from_folder(folder: Path, limit_s: float | None) -> Evidence:
+def _from_folder(folder: Path, limit_s: float | None) -> TargetEvidence:
     """Read the evidence from a results folder, a run's folder or an attempt's folder."""
     from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
     from hpcncf.records.plan_file import read_plan
@@ -136,7 +136,7 @@ def _from_folder(folder: Path, limit_s: float | None) -> Evidence:
     return from_attempts(attempts, limit_s)
 
 
-def _from_jobs(jobs: list[JobFields], where: str) -> Evidence:
+def _from_jobs(jobs: list[JobFields], where: str) -> TargetEvidence:
     from hpcncf.explain.conclude import conclude
     from hpcncf_analysis.advice.target import from_explanations
 

@@ -15,7 +15,7 @@ from hpcncf.launch import submit
 from hpcncf.launch.job_arrays import Quota, Task, build_tasks, query_quota, send_while_room
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import user
-from hpcncf.slurm.batch_script import Source, plain_script, script_text
+from hpcncf.slurm.batch_script import RunSource, plain_script, script_text
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import Site
 from hpcncf.state import status
@@ -36,7 +36,7 @@ def show(
     runs = [state.run for state in states if state.run.id not in left_out]
     by_hand = args.by_hand is not None
     if by_hand:
-        source = Source(args.job.resolve(), paths.folder, args.settings)
+        source = RunSource(args.job.resolve(), paths.folder, args.settings)
         arrays = _arrays([[run] for run in runs], Quota(array=query_quota().array))
         scripts = [plain_script(job, site, [run for (run,) in each], source) for each in arrays]
     else:

@@ -48,7 +48,7 @@ print(json.dumps({
 }))
 """
 
-Section = dict[str, str]
+DoctorSection = dict[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     started = start_torch()
-    sections: dict[str, Section] = {
+    sections: dict[str, DoctorSection] = {
         "hpcncf": software(),
         "torch": {},
         "cores": cores(),
@@ -157,7 +157,7 @@ def _errors(results: Path) -> Iterator[str]:
             yield f"{path}: {record.outcome}: {record.error['type']}: {where}"
 
 
-def lines(sections: dict[str, Section], problems: list[str], advised: list[str]) -> list[str]:
+def lines(sections: dict[str, DoctorSection], problems: list[str], advised: list[str]) -> list[str]:
     """Lines of the page: sections of `key  value`, then advice, then problems."""
     found = []
     for title, section in sections.items():
@@ -167,7 +167,7 @@ def lines(sections: dict[str, Section], problems: list[str], advised: list[str])
     return [*found, "nothing essential is broken" if not problems else "see BROKEN above"]
 
 
-def software() -> Section:
+def software() -> DoctorSection:
     from hpcncf.records.host import PACKAGES, describe_host
 
     about = describe_host()
@@ -235,7 +235,7 @@ def start_torch() -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def about_torch(process: subprocess.Popen[str]) -> tuple[Section, str | None]:
+def about_torch(process: subprocess.Popen[str]) -> tuple[DoctorSection, str | None]:
     """Read torch's build and settings from its process; also the problem, or None."""
     try:
         out, error = process.communicate(timeout=TORCH_S)
@@ -266,7 +266,7 @@ def _yes(have: bool) -> str:
     return "yes" if have else "no"
 
 
-def cores() -> Section:
+def cores() -> DoctorSection:
     from hpcncf.monitor import cgroup as kernel
 
     cpus, limit, threads = kernel.usable_cpus(), kernel.cpu_limit(), kernel.threads_per_core()
@@ -303,7 +303,7 @@ def trapped() -> list[str]:
     return [shortage] if shortage else []
 
 
-def ranks() -> Section:
+def ranks() -> DoctorSection:
     """Describe the rank of this process, and where and how it would meet the others."""
     from hpcncf.errors import HpcncfError
     from hpcncf.launcher import environment
@@ -333,7 +333,7 @@ def _reason(cpus: int, quota: float | None) -> str:
     return "nothing limits it" if whole else "the affinity mask or cpuset limits it"
 
 
-def memory() -> Section:
+def memory() -> DoctorSection:
     import psutil
 
     from hpcncf.monitor.cgroup import memory_limit
@@ -355,7 +355,7 @@ def _disk(path: Path) -> str | None:
     return f"{usage.total / 2**30:.1f} GiB, {usage.free / 2**30:.1f} free"
 
 
-def slurm() -> Section:
+def slurm() -> DoctorSection:
     found = {name: shutil.which(name) for name in SLURM}
     have = [name for name, path in found.items() if path]
     lack = [name for name, path in found.items() if not path]
@@ -391,7 +391,7 @@ def _command_output(*command: str) -> str:
     return done.stdout.strip()
 
 
-def data() -> Section:
+def data() -> DoctorSection:
     """Describe the prepared folders below ./data, and where downloads are looked for.
 
     Unusable folders are listed with the reason.
@@ -420,11 +420,11 @@ def _source(folder: Path) -> str:
     return f"{folder}: {', '.join(names[:8]) or 'empty'}{', ...' if len(names) > 8 else ''}"
 
 
-def settings() -> Section:
+def settings() -> DoctorSection:
     """Environment variables that decide speed and are set here."""
     from hpcncf.records.host import describe_host
 
-    found: Section = describe_host()["variables"]
+    found: DoctorSection = describe_host()["variables"]
     return found or {"none set": "of those that decide speed (OMP_NUM_THREADS, ...)"}
 
 

@@ -18,7 +18,7 @@ JOB_ID: Final = re.compile(r"[1-9]\d{0,9}(_\d{1,7})?")
 PAGES: Final = 4
 """Tasks of an array whose pages are printed whole."""
 
-Found = list[tuple[AttemptPaths, Claim]]
+FoundAttempts = list[tuple[AttemptPaths, Claim]]
 
 
 def is_job_id(text: str) -> bool:
@@ -31,9 +31,9 @@ def is_run_id(text: str, results: Path | None) -> bool:
     return any(run.id.startswith(text) for plan in plans for run in plan.runs)
 
 
-def find_attempts(job: str, results: Path | None) -> Found:
+def find_attempts(job: str, results: Path | None) -> FoundAttempts:
     """Find the attempts that a Slurm job, or any task of an array, started, by task."""
-    found: Found = []
+    found: FoundAttempts = []
     for folder in folders_of(results):
         for path in ResultPaths(folder).folder.glob("runs/*/attempt-*/claim.json"):
             claim = read_optional(path, Claim)
@@ -67,7 +67,7 @@ def describe_unknown(job: str, results: Path | None) -> str:
     )
 
 
-def show(found: Found, as_json: bool) -> int:
+def show(found: FoundAttempts, as_json: bool) -> int:
     """Print the summary of each attempt; returns exit code 3 if none left a record, else 0."""
     from hpcncf.cli.output import format_path
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, conclusion, lines

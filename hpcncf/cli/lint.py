@@ -16,7 +16,7 @@ from hpcncf.text import pluralize
 
 if TYPE_CHECKING:
     from hpcncf.batch.script import BatchScript
-    from hpcncf.lint.rules import Complaint, Program
+    from hpcncf.lint.rules import Complaint, ProgramContext
 
 EPILOG = """\
 Runs nothing and asks no scheduler. Batch scripts of Slurm, LSF, PBS and Grid Engine are known by
@@ -159,10 +159,10 @@ def _kind(path: Path, text: str) -> Kind:
     return "shell" if path.suffix in SHELL_SUFFIXES else "python"
 
 
-def _program(sources: Sequence[Source], cores: int | None) -> Program:
+def _program(sources: Sequence[Source], cores: int | None) -> ProgramContext:
     """Facts about the linted programs that their batch scripts reveal, such as the cores."""
     from hpcncf.batch.script import read_batch_script
-    from hpcncf.lint.rules import Program
+    from hpcncf.lint.rules import ProgramContext
 
     requests = []
     for source in sources:
@@ -171,14 +171,16 @@ def _program(sources: Sequence[Source], cores: int | None) -> Program:
             if source.script.scheduler is not None:
                 requests.append(source.script.request)
     asked = {each.cores for each in requests}
-    return Program(
+    return ProgramContext(
         cores=cores or (asked.pop() if len(asked) == 1 else None),
         sets_epoch=any("set_epoch(" in source.text for source in sources),
         in_array=any(each.array is not None for each in requests),
     )
 
 
-def _complaints(source: Source, program: Program, linted: frozenset[Path]) -> list[Complaint]:
+def _complaints(
+    source: Source, program: ProgramContext, linted: frozenset[Path]
+) -> list[Complaint]:
     found: list[Complaint] = []
     if source.script is not None:
         from hpcncf.lint.batch_script import check_script

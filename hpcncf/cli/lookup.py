@@ -10,7 +10,7 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
 
-Found = tuple[ResultPaths, Plan, Run]
+FoundRun = tuple[ResultPaths, Plan, Run]
 
 
 def folders_of(results: Path | None) -> list[Path]:
@@ -18,10 +18,10 @@ def folders_of(results: Path | None) -> list[Path]:
     return [results] if results else found_here()
 
 
-def run(run_id: str, results: Path | None) -> Found:
+def run(run_id: str, results: Path | None) -> FoundRun:
     """Find the run whose id begins with `run_id`. Raises UsageError for none or several."""
     folders = folders_of(results)
-    found: list[Found] = []
+    found: list[FoundRun] = []
     for folder in folders:
         paths = ResultPaths(folder.resolve())
         plan = read_plan(paths)

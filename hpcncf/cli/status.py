@@ -13,7 +13,7 @@ from hpcncf.cli.output import counts, filled, print_json
 from hpcncf.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from hpcncf.state.status import Ask, RunState
+    from hpcncf.state.status import AskSlurm, RunState
 
 
 EPILOG = """\
@@ -121,7 +121,7 @@ def _plain(folder: Path) -> dict[str, Any]:
     }
 
 
-def _states(folder: Path, ask: Ask, shows_all: bool) -> tuple[str, list[RunState]]:
+def _states(folder: Path, ask: AskSlurm, shows_all: bool) -> tuple[str, list[RunState]]:
     """Read a job's name and the states of its runs.
 
     With `shows_all` figures of ended runs are read even if there are many runs.

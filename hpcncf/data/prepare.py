@@ -28,7 +28,7 @@ from hpcncf.data.manifest import (
     wrong_format_error,
 )
 from hpcncf.data.prepared import load_prepared
-from hpcncf.data.split import Block, Interactions, fits_a_byte, leave_one_out
+from hpcncf.data.split import Interactions, RowBlock, fits_a_byte, leave_one_out
 from hpcncf.files import write_text
 
 ROWS_OF_BLOCK: Final = 1 << 18
@@ -264,7 +264,7 @@ def spool_rows(file: IO[bytes], source: Path, blocks: Iterable[NamedBlock]) -> I
     item_names, item_places = items.by_name()
     sorted_texts = {name: numbering.by_name() for name, numbering in texts.items()}
 
-    def read() -> Iterator[Block]:
+    def read() -> Iterator[RowBlock]:
         file.seek(0)
         while len(rows := np.fromfile(file, kind, ROWS_OF_BLOCK)):
             columns = [np.empty((len(rows), 0), dtype=np.float32)]
@@ -274,7 +274,7 @@ def spool_rows(file: IO[bytes], source: Path, blocks: Iterable[NamedBlock]) -> I
                     columns.append(np.eye(len(names), dtype=np.float32)[places][values.astype(int)])
                 else:
                     columns.append(values[:, None])
-            yield Block(
+            yield RowBlock(
                 user_places[rows["user"]],
                 item_places[rows["item"]],
                 np.concatenate(columns, axis=1),

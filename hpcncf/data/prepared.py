@@ -30,7 +30,7 @@ TRAIN_ROWS_AT_ONCE: Final = 1 << 18
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """A prepared folder's content; the arrays are read-only and memory-mapped."""
 
     manifest: Manifest
@@ -76,7 +76,7 @@ class Prepared:
         return np.where(found, first + before, 0), found
 
 
-def load_prepared(folder: Path) -> Prepared:
+def load_prepared(folder: Path) -> PreparedData:
     """Open a prepared folder.
 
     Raises DataError if it is missing or an array contradicts the manifest.
@@ -91,7 +91,7 @@ def load_prepared(folder: Path) -> Prepared:
         raise DataError(f"{error}. {advise_preparing_again(folder, manifest)}") from None
 
 
-def _map_arrays(folder: Path, manifest: Manifest) -> Prepared:
+def _map_arrays(folder: Path, manifest: Manifest) -> PreparedData:
     arrays: dict[str, NDArray[Any]] = {}
     for name, (code, shape) in array_types(manifest).items():
         path, kind = folder / f"{name}.npy", np.dtype(code)
@@ -109,10 +109,10 @@ def _map_arrays(folder: Path, manifest: Manifest) -> Prepared:
                 f"{path}: {MANIFEST_NAME} says {kind} {list(shape)}, the file holds "
                 f"{found.dtype} {list(found.shape)}"
             )
-    return Prepared(manifest, **arrays)
+    return PreparedData(manifest, **arrays)
 
 
-def _advise_huge_pages(data: Prepared) -> None:
+def _advise_huge_pages(data: PreparedData) -> None:
     """Ask the kernel for huge pages for parts that its page cache does not hold yet.
 
     Only for arrays that are read in order: otherwise each page that is not cached would bring
@@ -125,7 +125,7 @@ def _advise_huge_pages(data: Prepared) -> None:
                 mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
-def _check_values(folder: Path, data: Prepared) -> None:
+def _check_values(folder: Path, data: PreparedData) -> None:
     """Check all ids and bounds of the arrays. Raises DataError naming the file.
 
     Without the check torch would end a rank without naming the file.
@@ -166,7 +166,7 @@ def _check_values(folder: Path, data: Prepared) -> None:
         )
 
 
-def score_counts(prepared: Prepared) -> dict[str, float]:
+def score_counts(prepared: PreparedData) -> dict[str, float]:
     """HR@10 and NDCG@10 of ranking candidates by counts, `hr10` and `ndcg10`.
 
     Candidates are sorted by how often the user has the item in training, then by how often all

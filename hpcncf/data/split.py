@@ -49,7 +49,7 @@ Draw = Callable[[Int32s, Int64s, Int32s], Int32s]
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Some rows, in the order of their source; ids of users and items from 0."""
 
     users: Int32s
@@ -63,7 +63,7 @@ class Block:
 class Interactions:
     """All rows of a source, block by block: they may be larger than memory."""
 
-    blocks: Callable[[], Iterable[Block]]
+    blocks: Callable[[], Iterable[RowBlock]]
     counts: Int64s
     """[users]: each user's number of rows."""
     user_names: Any
@@ -86,7 +86,7 @@ def leave_one_out(
     """
     held = choose_test_rows(source, seed)
 
-    def marked() -> Iterator[tuple[Block, NDArray[np.bool_]]]:
+    def marked() -> Iterator[tuple[RowBlock, NDArray[np.bool_]]]:
         start = 0
         for block in source.blocks():
             numbers = np.arange(start, start + len(block.users))
@@ -116,7 +116,7 @@ def write_split(folder: Path, split: Split) -> dict[str, Any]:
         small=[fits_a_byte(of_train) and fits_a_byte(of_test) for of_train, of_test in columns],
     )
     marked = [
-        (Block(rows.users, rows.items, rows.context), np.full(len(rows), for_testing))
+        (RowBlock(rows.users, rows.items, rows.context), np.full(len(rows), for_testing))
         for rows, for_testing in ((train, False), (test, True))
     ]
     sizes = _write_arrays(folder, source, marked, split.test_negatives.shape[1], None)
@@ -223,7 +223,7 @@ def _check_test_negatives(
 def _write_arrays(
     folder: Path,
     source: Interactions,
-    marked: Iterable[tuple[Block, NDArray[np.bool_]]],
+    marked: Iterable[tuple[RowBlock, NDArray[np.bool_]]],
     negatives: int,
     draw: Draw | None,
 ) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class SplitWriter:
             array(name, np.int64) for name in ("positives_indptr", "buckets_indptr")
         )
 
-    def write_rows(self, marked: Iterable[tuple[Block, NDArray[np.bool_]]]) -> Int32s:
+    def write_rows(self, marked: Iterable[tuple[RowBlock, NDArray[np.bool_]]]) -> Int32s:
         """Write training and test rows; returns the users of the test rows.
 
         All pairs are kept for `write_pairs`.

@@ -76,7 +76,7 @@ class Conclusion:
 
 
 @dataclass(frozen=True)
-class Request:
+class NextRequest:
     """What to request next; None where today's request has no known fault."""
 
     nodes: int | None = None
@@ -91,7 +91,7 @@ class Explanation:
     conclusions: tuple[Conclusion, ...]
     open_questions: tuple[str, ...]
     """What these figures cannot show."""
-    request: Request
+    request: NextRequest
     next_step: str
     """A command; empty if there is nothing to do."""
     why: str
@@ -119,7 +119,7 @@ class Explanation:
 def conclude(job: JobFields) -> Explanation:
     if job.is_waiting:
         said = [Conclusion("not_started", "It has not started: there is nothing to judge yet.")]
-        return _explanation(job, said, [], Request())
+        return _explanation(job, said, [], NextRequest())
     said = [each for rule in _rules(job) for each in rule(job)]
     codes = {each.code for each in said}
     return _explanation(job, said, _open(job, codes), _request(job, codes))
@@ -596,9 +596,9 @@ def _open(job: JobFields, codes: set[str]) -> list[str]:
     return [*asked, WHO_WAITS, PHASES]
 
 
-def _request(job: JobFields, codes: set[str]) -> Request:
+def _request(job: JobFields, codes: set[str]) -> NextRequest:
     if codes & {"too_short", "figures_disagree"} or job.is_running:
-        return Request()
+        return NextRequest()
     nodes = None
     if job.nodes_unused and job.nodes and job.nodes > job.nodes_unused and job.is_completed:
         nodes = job.nodes - job.nodes_unused
@@ -610,11 +610,11 @@ def _request(job: JobFields, codes: set[str]) -> Request:
     if "time_limit_reached" in codes and job.limit_s and not idle and job.efficiency is not None:
         limit = 2 * job.limit_s
     cores = 1 if "never_a_second_core" in codes and job.is_completed else None
-    return Request(nodes, cores, memory, limit)
+    return NextRequest(nodes, cores, memory, limit)
 
 
 def _explanation(
-    job: JobFields, said: Sequence[Conclusion], asked: Sequence[str], request: Request
+    job: JobFields, said: Sequence[Conclusion], asked: Sequence[str], request: NextRequest
 ) -> Explanation:
     step, why = _next_step(job, {each.code for each in said}, request)
     confidence, reason = _confidence(job, {each.code for each in said})
@@ -629,7 +629,7 @@ def asked_of_sacct(ids: Sequence[str]) -> str:
     return f"sacct -j {','.join(ids)} --parsable2 --format={FIELDS} | hpcncf explain"
 
 
-def _options(request: Request) -> str:
+def _options(request: NextRequest) -> str:
     """Format a request as sbatch options, such as `--mem=4G --time=02:00:00`."""
     options = []
     if request.nodes:
@@ -654,7 +654,7 @@ SEES_GPU: Final = (
 )
 
 
-def _next_step(job: JobFields, codes: set[str], request: Request) -> tuple[str, str]:
+def _next_step(job: JobFields, codes: set[str], request: NextRequest) -> tuple[str, str]:
     slurm = is_slurm(job)
     measure = "hpcncf run -- COMMAND", MEASURE
     if job.is_waiting:

@@ -119,7 +119,7 @@ def _values(node: Mapping[str, Any], key: str) -> list[object]:
 
 
 @dataclass
-class Table:
+class TextTable:
     """Where a table's header is, and how its rows are cut."""
 
     heads: list[str]
@@ -181,7 +181,7 @@ _TELLING: Final = frozenset(
 _LSF_STATES: Final = frozenset(("PEND", "PSUSP", "RUN", "USUSP", "SSUSP"))
 
 
-def _table_at(lines: Sequence[str], number: int) -> Table | None:
+def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
     """Return the table whose header is this line; None if the line is no header."""
     line = lines[number].replace("^|^", "|")
     if ":" in line.replace("::", "") or "=" in line or len(line) > 2000 or len(line) < 8:
@@ -215,7 +215,7 @@ def _table_at(lines: Sequence[str], number: int) -> Table | None:
         columns = [run if head == "RUN" else column(head) for head in heads]
     elif not has_id and (telling < 2 or len(known) < 3):
         return None
-    table = Table(heads, columns, cut)
+    table = TextTable(heads, columns, cut)
     if cut == " ":
         below = next((each for each in lines[number + 1 : number + 3] if each.strip()), "")
         groups = [found.span() for found in re.finditer(r"-+", below)]
@@ -244,7 +244,7 @@ _GLUE: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]i?B|min|h|hours?|s|sec|days?)\b
 _BY: Final = re.compile(r"\bCANCELLED by \d+|\bCANCELLED BY \w+")
 
 
-def _cells(table: Table, line: str) -> list[str] | None:
+def _cells(table: TextTable, line: str) -> list[str] | None:
     """Split a row into cells, one for each column; None if the line is no row of the table."""
     if table.cut != " ":
         line = line.replace("^|^", "|")
@@ -309,7 +309,7 @@ NO_HEADER: Final = (
 def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[str]:
     """Read jobs from all tables; return the lines with those of tables made empty."""
     left = list(lines)
-    table: Table | None = None
+    table: TextTable | None = None
     order: list[str] = []
     blanks = tables = begun = 0
     rows: list[tuple[int, dict[str, Any], list[str]]] = []
@@ -357,7 +357,7 @@ def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[s
     return left
 
 
-def _headless(line: str, order: Sequence[str]) -> Table | None:
+def _headless(line: str, order: Sequence[str]) -> TextTable | None:
     """Find the columns of a row without a header: those of a command above, or a known order.
 
     It returns None if none fits.
@@ -368,20 +368,20 @@ def _headless(line: str, order: Sequence[str]) -> Table | None:
     for heads in candidates:
         if len(cells) not in (len(heads), len(heads) - 1):
             continue
-        table = Table(list(heads), [column(head) for head in heads], "|")
+        table = TextTable(list(heads), [column(head) for head in heads], "|")
         cut = _cells(table, line)
         if cut and _fits(table, cut):
             return table
     return None
 
 
-def _fits(table: Table, cells: Sequence[str]) -> bool:
+def _fits(table: TextTable, cells: Sequence[str]) -> bool:
     """Return whether each cell of a row can be a value of its column."""
     read = [(rows, cell) for rows, cell in zip(table.columns, cells, strict=True) if rows and cell]
     return len(read) >= 3 and all(_cell(rows, cell) for rows, cell in read)
 
 
-def _is_row(table: Table, cells: Sequence[str]) -> bool:
+def _is_row(table: TextTable, cells: Sequence[str]) -> bool:
     values = [
         (rows[0].field, _cell(rows, cell) is not None)
         for rows, cell in zip(table.columns, cells, strict=True)
@@ -394,7 +394,7 @@ def _is_row(table: Table, cells: Sequence[str]) -> bool:
     return right >= min(2, known) and right * 2 > len(values)
 
 
-def _row_values(table: Table, cells: Sequence[str]) -> dict[str, Any]:
+def _row_values(table: TextTable, cells: Sequence[str]) -> dict[str, Any]:
     """Read a row's cells into a dictionary, field -> value.
 
     `raw` fields keep the unit of their suffix.

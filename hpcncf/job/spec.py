@@ -155,8 +155,8 @@ def _check_line(line: str) -> str:
 
 
 Argument = Annotated[str, AfterValidator(_check_argument)]
-Word = Annotated[Argument, BeforeValidator(_as_word)]
-Line = Annotated[Argument, Field(min_length=1), AfterValidator(_check_line)]
+CommandWord = Annotated[Argument, BeforeValidator(_as_word)]
+ShellLine = Annotated[Argument, Field(min_length=1), AfterValidator(_check_line)]
 Scalar = Annotated[bool | int | float | Argument, BeforeValidator(_check_scalar)]
 ParameterName = Annotated[
     str,
@@ -169,10 +169,10 @@ Parameters = dict[ParameterName, Scalar]
 class Program(Settings):
     """A user's own program, started as each rank of a run."""
 
-    command: Annotated[list[Word], BeforeValidator(_check_words)] | None = None
+    command: Annotated[list[CommandWord], BeforeValidator(_check_words)] | None = None
     """The program and its arguments as a list of words, with placeholders: `[python, train.py,
     --lr, "{lr}"]`. No shell reads them."""
-    shell: Line | None = None
+    shell: ShellLine | None = None
     """Instead of `command`, one line for bash with pipes or redirections."""
     folder: str = "."
     """Working directory, relative to the job file. Not part of a run's identity."""

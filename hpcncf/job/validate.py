@@ -65,10 +65,10 @@ class Case:
         return next((name for name in names if is_given(self.r, name)), "")
 
 
-Rule = tuple[Callable[[Case], Any], str]
+SettingConflict = tuple[Callable[[Case], Any], str]
 """Whether the settings conflict, and the message, with fields of the case in braces."""
 
-PLACEMENT: Final[tuple[Rule, ...]] = (
+PLACEMENT: Final[tuple[SettingConflict, ...]] = (
     (
         lambda c: c.r.packed and c.r.nodes > 1,
         "resources.{c.packing} places whole runs on one node, but resources.nodes is {c.r.nodes}. "
@@ -98,7 +98,7 @@ PLACEMENT: Final[tuple[Rule, ...]] = (
     ),
 )
 
-TRAINING: Final[tuple[Rule, ...]] = (
+TRAINING: Final[tuple[SettingConflict, ...]] = (
     # The device and its cores.
     (
         lambda c: c.device == "cuda" and not c.r.gpus_per_node,
@@ -247,7 +247,7 @@ TRAINING: Final[tuple[Rule, ...]] = (
     ),
 )
 
-MODEL: Final[tuple[Rule, ...]] = (
+MODEL: Final[tuple[SettingConflict, ...]] = (
     (
         lambda c: c.m.dropout and c.t.engine == "native",
         "model.dropout {c.m.dropout:g} is not available in training.engine native. Use engine "
@@ -399,7 +399,7 @@ def find_conflicts(
     ]
 
 
-def _find_broken(rules: Iterable[Rule], case: Case) -> list[str]:
+def _find_broken(rules: Iterable[SettingConflict], case: Case) -> list[str]:
     return [message.format(c=case) for conflicts, message in rules if conflicts(case)]
 
 

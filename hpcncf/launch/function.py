@@ -88,7 +88,7 @@ class Future:
             raise HpcncfError(f"{self.results}: holds no run {self.id}")
         return paths, plan.model_copy(update={"runs": own})
 
-    def _look(self, ask: status.Ask = job_states) -> RunState:
+    def _look(self, ask: status.AskSlurm = job_states) -> RunState:
         return status.states(*self._plan(), ask)[0]
 
     def _read(self, now: RunState) -> tuple[bool, Any] | None:

@@ -18,7 +18,7 @@ from hpcncf.slurm.submitit_parameters import asks_memory
 from hpcncf.state import status
 from hpcncf.state.status import RunState
 
-Key = Literal["mem_gb", "timeout_min"]
+ResourceKey = Literal["mem_gb", "timeout_min"]
 FACTOR: Final = 2
 FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
 # Runs in these states keep their request.
@@ -31,7 +31,7 @@ MAX_ESCALATION: Final = 8
 class RequestChange:
     """The request of one or several runs, before and after."""
 
-    key: Key
+    key: ResourceKey
     before: float
     after: float
     """`before` if the request stays."""
@@ -70,7 +70,7 @@ def with_resources(run: Run, update: Mapping[str, Any]) -> Run:
     return run.model_copy(update={"resources": run.resources.model_copy(update=update)})
 
 
-def ran_out_of(state: RunState) -> Key | None:
+def ran_out_of(state: RunState) -> ResourceKey | None:
     """Return the resource that the run had too little of, as far as its end shows, or None."""
     if state.run.retired:
         return None
@@ -83,7 +83,7 @@ def ran_out_of(state: RunState) -> Key | None:
     return "timeout_min" if state.state == "timeout" or late else None
 
 
-def enlarged(run: Run, key: Key, job: JobSpec, limits: Limits | None) -> RequestChange:
+def enlarged(run: Run, key: ResourceKey, job: JobSpec, limits: Limits | None) -> RequestChange:
     """Double the run's request of a resource; if it cannot grow, the result says why."""
     in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)

@@ -23,7 +23,7 @@ def graceful(env: Mapping[str, str] = os.environ) -> frozenset[int]:
     return frozenset({signal.SIGUSR2, signal.SIGTERM} if in_slurm_job(env) else {signal.SIGUSR2})
 
 
-# Training stops at a step that all ranks agree on: there the signal only leaves a `Request`.
+# Training stops at a step that all ranks agree on: there the signal only leaves a `StopRequest`.
 # Anywhere else it raises, and raising from the handler is not enough. Python drops what is raised
 # in a `__del__` or in a weakref's callback, so it is raised again until the rank is on its way out.
 # And a main thread that waits in C++ for other ranks runs no handler at all: another thread hears
@@ -71,7 +71,7 @@ class Stopped(BaseException):
         return f"stopped by {signal.Signals(self.signum).name}{meant}{self.fate}"
 
 
-class Request:
+class StopRequest:
     """That this rank is to stop; whether its work chooses the moment (`deferred`), must not be
     disturbed (a checkpoint being written), or is cut off `at_once`."""
 
@@ -166,7 +166,7 @@ class StopSignals:
         self._quiet, self._deaf, self._graceful = quiet, deaf, graceful
         self._pid = os.getpid()
         self._signum: int | None = None
-        self.request = Request()
+        self.request = StopRequest()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="hpcncf-stop", daemon=True)
 

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Final
 
 from hpcncf.batch.edits import Edit
-from hpcncf.batch.launchers import Argument, Stage
+from hpcncf.batch.launchers import ExpandedWord, Stage
 from hpcncf.batch.options import Option
-from hpcncf.batch.request import Request
+from hpcncf.batch.request import EffectiveOptions
 from hpcncf.batch.script import BatchScript, Start
 from hpcncf.lint.program_facts import ProgramFacts, Reader, read_nothing
 from hpcncf.lint.rules import Complaint, complain
@@ -44,7 +44,7 @@ class Context:
     read: Reader = read_nothing
 
     @property
-    def request(self) -> Request:
+    def request(self) -> EffectiveOptions:
         return self.script.request
 
     @property
@@ -141,7 +141,7 @@ class ArgumentOf:
 
     name: str
     """Without dashes, underscores as `-`."""
-    value: Argument | None
+    value: ExpandedWord | None
     shown: str
     line: int
 
@@ -161,7 +161,7 @@ def options_of(stage: Stage) -> Iterator[ArgumentOf]:
         if equals:
             skipped = len(spelled) + 1
             given = None if argument.text is None else argument.text[skipped:]
-            value = Argument(argument.word, given, argument.origins, skipped)
+            value = ExpandedWord(argument.word, given, argument.origins, skipped)
             yield ArgumentOf(name, value, value.shown, argument.word.line)
             continue
         following = arguments[index + 1] if index + 1 < len(arguments) else None

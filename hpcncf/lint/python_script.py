@@ -12,7 +12,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.lint.rules import (
     THREAD_VARIABLES,
     Complaint,
-    Program,
+    ProgramContext,
     complain,
     too_many_threads,
     too_many_workers,
@@ -49,10 +49,10 @@ SMALLEST_SIZE: Final = 64
 """Sizes below it are heads and inputs of a few columns: padding those gains nothing."""
 
 
-UNKNOWN: Final = Program()
+UNKNOWN: Final = ProgramContext()
 
 
-def check_python(text: str, program: Program = UNKNOWN) -> list[Complaint]:
+def check_python(text: str, program: ProgramContext = UNKNOWN) -> list[Complaint]:
     """Check a Python file; return all complaints in the order of its lines.
 
     Raises HpcncfError if the text is not Python.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hpcncf.batch.edits import Edit
-from hpcncf.batch.launchers import Argument, Stage
+from hpcncf.batch.launchers import ExpandedWord, Stage
 from hpcncf.batch.script import EACH_TASKS_OWN, Start
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import Complaint
@@ -76,7 +76,7 @@ def _expanded_early(start: Start) -> Iterator[Complaint]:
     """Find variables of a single task that the batch script's shell expands for all tasks."""
     if start.in_task:
         return
-    words: list[Argument] = []
+    words: list[ExpandedWord] = []
     for stage in start.stages:
         words += [each for each in stage.options.values() if each is not None]
         if stage.kind in ("python", "program"):

@@ -191,7 +191,7 @@ class Complaint:
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramContext:
     """Facts about a program from its other files."""
 
     cores: int | None = None

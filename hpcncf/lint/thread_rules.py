@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hpcncf.batch.edits import Edit
-from hpcncf.batch.launchers import Argument, Stage
+from hpcncf.batch.launchers import ExpandedWord, Stage
 from hpcncf.batch.script import Assignment, Start
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
@@ -127,7 +127,7 @@ def _thread_variable(context: Context, assigned: Assignment) -> Iterator[Complai
     yield from too_many_threads(line, value.number, cores)
 
 
-def _counts_too_much(context: Context, value: Argument, start: Start | None) -> str:
+def _counts_too_much(context: Context, value: ExpandedWord, start: Start | None) -> str:
     """Return the command that counts more cores than a rank has; empty if none does."""
     request = context.request
     if (

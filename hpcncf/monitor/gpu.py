@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Seen:
+class GpuUse:
     """Figures of one process over all the time that its GPU was watched."""
 
     ours: bool | None
@@ -33,7 +33,7 @@ class Processes:
     def __init__(self, sees_pids: bool) -> None:
         """Begin without processes. `sees_pids`: whether NVML's process ids are valid here."""
         self._sees_pids = sees_pids
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, GpuUse] = {}
         self._watched_s: float | None = 0.0
 
     def add(
@@ -55,9 +55,9 @@ class Processes:
         known = shares is not None and self._watched_s is not None
         self._watched_s = (self._watched_s or 0.0) + length_s if known else None
 
-    def _one(self, pid: int, pids: Collection[int]) -> Seen:
+    def _one(self, pid: int, pids: Collection[int]) -> GpuUse:
         ours = pid in pids if self._sees_pids else None
-        one = self._seen.setdefault(pid, Seen(ours))
+        one = self._seen.setdefault(pid, GpuUse(ours))
         one.ours = ours or one.ours  # it may end before its number is asked for
         return one
 

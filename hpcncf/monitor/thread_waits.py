@@ -15,7 +15,7 @@ from hpcncf.monitor import procfs
 # Two files per thread: however many there are, a rank gives no more than this share of its time.
 SHARE = 0.001
 
-Thread = tuple[int, int]  # process, thread
+ThreadId = tuple[int, int]  # process, thread
 
 
 class Waits:
@@ -35,7 +35,7 @@ class Waits:
         # A kernel without this account may report zero.
         return self._disks.total if self._disks_counted else self._disks.total or None
 
-    def look(self, threads: Iterable[Thread]) -> None:
+    def look(self, threads: Iterable[ThreadId]) -> None:
         """Read these threads' counters, unless the last reading is too recent for its cost."""
         if time.monotonic() < self._next_s:
             return
@@ -43,9 +43,9 @@ class Waits:
         self.look_closely(threads)
         self._next_s = time.monotonic() + (time.thread_time() - begun_s) / SHARE
 
-    def look_closely(self, threads: Iterable[Thread]) -> None:
-        runqueue: dict[Thread, float] = {}
-        disks: dict[Thread, float] = {}
+    def look_closely(self, threads: Iterable[ThreadId]) -> None:
+        runqueue: dict[ThreadId, float] = {}
+        disks: dict[ThreadId, float] = {}
         for pid, thread in threads:
             queued_s = procfs.runqueue_s(pid, thread)
             if queued_s is not None:
@@ -76,14 +76,14 @@ class Growing:
 
     def __init__(self) -> None:
         self.total: float | None = None
-        self._last: dict[Thread, float] = {}
+        self._last: dict[ThreadId, float] = {}
 
-    def add(self, now: dict[Thread, float]) -> None:
+    def add(self, now: dict[ThreadId, float]) -> None:
         if now:
             grown = sum(self._grown(key, value) for key, value in now.items())
             self.total = (self.total or 0.0) + grown
         self._last = now
 
-    def _grown(self, key: Thread, value: float) -> float:
+    def _grown(self, key: ThreadId, value: float) -> float:
         last = self._last.get(key, 0.0)
         return value - last if value >= last else value  # a number that a new thread got

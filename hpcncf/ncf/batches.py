@@ -16,7 +16,7 @@ from torch import Tensor
 from hpcncf.data import sampling
 from hpcncf.data.arrays import possible_positives, unpack_context
 from hpcncf.data.manifest import Manifest
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
@@ -106,7 +106,7 @@ class EpochOrder:
 class InstanceSource:
     """The prepared arrays and the settings that decide an instance."""
 
-    def __init__(self, data: Prepared, training: Training) -> None:
+    def __init__(self, data: PreparedData, training: Training) -> None:
         self.seed, self.negatives = training.seed, training.negatives
         self.items = data.manifest.items
         # Indexing a memmap makes a memmap each time; the plain array of the same pages does not.
@@ -217,7 +217,7 @@ class Resident:
     """
 
     def __init__(
-        self, data: Prepared, training: Training, schedule: Schedule, device: torch.device
+        self, data: PreparedData, training: Training, schedule: Schedule, device: torch.device
     ) -> None:
         self._training, self._schedule, self._device = training, schedule, device
         self._items = data.manifest.items
@@ -280,7 +280,7 @@ def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most
 
 
 def check_device_loader(
-    data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
+    data: PreparedData, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
     """Check that the data of this node's ranks fit into GPU memory with `loader: device`.
 
@@ -300,7 +300,7 @@ def check_device_loader(
         )
 
 
-def device_loader_bytes(data: Prepared, training: Training, schedule: Schedule) -> int:
+def device_loader_bytes(data: PreparedData, training: Training, schedule: Schedule) -> int:
     """Lower bound in bytes of one rank's GPU memory with `loader: device`.
 
     It counts the data, an epoch's order, and the rows drawn from it at once.
@@ -311,7 +311,7 @@ def device_loader_bytes(data: Prepared, training: Training, schedule: Schedule) 
     return whole + 8 * schedule.rows + row * drawn // schedule.world_size
 
 
-def _arrays(data: Prepared) -> list[NDArray[Any]]:
+def _arrays(data: PreparedData) -> list[NDArray[Any]]:
     return [
         data.train_users,
         data.train_items,

@@ -30,7 +30,7 @@ from hpcncf.launcher.rendezvous import (
     own_address,
     resolved,
 )
-from hpcncf.launcher.signals import Request
+from hpcncf.launcher.signals import StopRequest
 from hpcncf.monitor import topology
 from hpcncf.monitor.cgroup import cpu_list, quota, usable_cpus
 
@@ -53,7 +53,7 @@ class Agreement:
     ranks."""
 
     def __init__(
-        self, world_size: int, device: torch.device, stop: Request, checkpoint_every_min: float
+        self, world_size: int, device: torch.device, stop: StopRequest, checkpoint_every_min: float
     ) -> None:
         """Prepare the agreement of all ranks on stops and checkpoints.
 

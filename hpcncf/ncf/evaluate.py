@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from hpcncf.data import sampling
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.launcher.environment import Place
 from hpcncf.ncf.model import NeuMF
 
@@ -37,7 +37,7 @@ MAX_SCORES = 2**22  # at once, if a test row has one for each item
 
 @torch.no_grad()
 def rank_test_rows(
-    model: NeuMF, data: Prepared, first: int, last: int, candidates: Candidates
+    model: NeuMF, data: PreparedData, first: int, last: int, candidates: Candidates
 ) -> Iterator[Tensor]:
     """Yield, in parts [n] of int64, the held-out items' ranks in test rows `first` to `last`.
 
@@ -64,7 +64,7 @@ def rank_test_rows(
         yield ahead.sum(dim=1)[: last - at].cpu()
 
 
-def _ahead_of_all(scores: Tensor, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
+def _ahead_of_all(scores: Tensor, data: PreparedData, rows: NDArray[np.int64]) -> Tensor:
     """Mask [rows, items] of candidates that do not score less than the held-out item.
 
     The user's training items and the held-out item itself are never marked.
@@ -196,13 +196,13 @@ class Ranker(Protocol):
     """The part of an engine that evaluation needs."""
 
     def ranks(
-        self, data: Prepared, first: int, last: int, candidates: Candidates
+        self, data: PreparedData, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]: ...
 
 
 def evaluate(
     ranker: Ranker,
-    data: Prepared,
+    data: PreparedData,
     place: Place,
     device: torch.device,
     candidates: Candidates,
@@ -224,7 +224,7 @@ def evaluate(
     return _quality(ranks, torch.tensor(np.asarray(data.test_unseen)[first:last]), place, device)
 
 
-def count_pairs(data: Prepared, candidates: Candidates) -> int:
+def count_pairs(data: PreparedData, candidates: Candidates) -> int:
     """Number of user-item pairs that an evaluation scores, over all ranks.
 
     For each test row these are its candidates and the held-out item, or all items.

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hpcncf.data import sampling
 from hpcncf.data.arrays import unpack_context
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import shared_memory_bytes
@@ -38,7 +38,7 @@ from hpcncf.ncf.distributed import synchronize
 TERMINATION_GRACE_S = 10
 SHM: Final = "/dev/shm"
 
-Key = tuple[int, int]  # epoch, row
+BatchKey = tuple[int, int]  # epoch, row
 Collate = Callable[[list[Any]], BatchRows]
 
 
@@ -48,7 +48,7 @@ class PerSample(Dataset[BatchRows]):
     def __init__(self, source: InstanceSource) -> None:
         self.source = source
 
-    def __getitem__(self, key: Key) -> BatchRows:
+    def __getitem__(self, key: BatchKey) -> BatchRows:
         epoch, row = key
         source = self.source
         sample = source.train_rows[row]
@@ -67,10 +67,10 @@ class Batched(Dataset[BatchRows]):
     def __init__(self, source: InstanceSource) -> None:
         self.source = source
 
-    def __getitem__(self, key: Key) -> BatchRows:
+    def __getitem__(self, key: BatchKey) -> BatchRows:
         return self.__getitems__([key])
 
-    def __getitems__(self, keys: list[Key]) -> BatchRows:
+    def __getitems__(self, keys: list[BatchKey]) -> BatchRows:
         rows = np.fromiter((row for _, row in keys), dtype=np.int64, count=len(keys))
         return self.source.gather(keys[0][0], rows)
 
@@ -82,7 +82,7 @@ class KeySampler:
         self.schedule, self.seed = schedule, seed
         self.epoch, self.steps = 0, range(0)
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[BatchKey]]:
         order = EpochOrder(self.seed, self.epoch, self.schedule.rows)
         for step in self.steps:
             rows = order.between(*self.schedule.positions(step))
@@ -150,7 +150,9 @@ def _quiet_worker(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
+def check_shared_memory(
+    training: Training, schedule: Schedule, data: PreparedData, ranks: int
+) -> None:
     """Check that the DataLoader workers' batches fit into this node's /dev/shm.
 
     Raises HpcncfError if those of `ranks` ranks do not: the workers would die by SIGBUS in the
@@ -180,12 +182,12 @@ ROWS_AT_ONCE = 4_096
 """Rows gathered at once, of several short steps: a numpy call costs the same for few rows."""
 
 
-class Loader:
+class RankLoader:
     """The batches of one rank. `epoch` may begin at any step."""
 
     def __init__(
         self,
-        data: Prepared,
+        data: PreparedData,
         training: Training,
         schedule: Schedule,
         device: torch.device = CPU,
@@ -259,7 +261,7 @@ class LoaderSpeed:
 
 
 def measure_loader(
-    data: Prepared,
+    data: PreparedData,
     training: Training,
     schedule: Schedule,
     seconds: float,
@@ -269,7 +271,7 @@ def measure_loader(
 
     The rank must have rows in every step.
     """
-    loader = Loader(data, training, schedule, device)
+    loader = RankLoader(data, training, schedule, device)
 
     def first_batch(epoch: int) -> float:
         began = time.perf_counter()

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from hpcncf.data import sampling
-from hpcncf.data.prepared import Prepared, score_counts
+from hpcncf.data.prepared import PreparedData, score_counts
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.job.validate import describe_no_effect
 from hpcncf.launcher.environment import Place
-from hpcncf.launcher.signals import Request, Stopped
+from hpcncf.launcher.signals import Stopped, StopRequest
 from hpcncf.monitor import procfs
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import (
@@ -55,9 +55,9 @@ from hpcncf.ncf.distributed import (
 )
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.base import Engine
-from hpcncf.ncf.engines.reference import Reference
+from hpcncf.ncf.engines.reference import ReferenceEngine
 from hpcncf.ncf.evaluate import count_pairs, evaluate
-from hpcncf.ncf.loaders import Loader, check_shared_memory
+from hpcncf.ncf.loaders import RankLoader, check_shared_memory
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord
@@ -95,7 +95,7 @@ MAX_STEPS_SAMPLED: Final = 8
 MAX_POSITIVES_SAMPLED: Final = 4_096
 
 
-def mean_rows_per_step(data: Prepared, training: Training, schedule: Schedule) -> float | None:
+def mean_rows_per_step(data: PreparedData, training: Training, schedule: Schedule) -> float | None:
     """Mean number of distinct users and items that a step of this rank reads.
 
     It is taken over steps spread over the first epoch, and is None if the rank has no row in
@@ -125,7 +125,7 @@ def _sampled_steps(schedule: Schedule) -> range:
 
 
 def _check_runnable(
-    run: Run, data: Prepared, schedule: Schedule, device: torch.device, ranks_here: int
+    run: Run, data: PreparedData, schedule: Schedule, device: torch.device, ranks_here: int
 ) -> None:
     """Check that the run can train here and from these data. Raises HpcncfError if not."""
     assert run.training is not None
@@ -157,19 +157,19 @@ class Trainer:
     def __init__(
         self,
         run: Run,
-        data: Prepared,
+        data: PreparedData,
         place: Place,
         paths: RunPaths,
         on_progress: Callable[[TrainingProgress], None],
         on_epoch: Callable[[Epoch], None] = lambda _: None,
-        stop: Request | None = None,
+        stop: StopRequest | None = None,
         after_step: Callable[[], None] = lambda: None,
         on_batches: Callable[[BatchProgress], None] = lambda _: None,
     ) -> None:
         assert run.training is not None
         assert run.model is not None
         self.run, self.data, self.place, self.paths = run, data, place, paths
-        self.on_epoch, self.stop = on_epoch, stop or Request()
+        self.on_epoch, self.stop = on_epoch, stop or StopRequest()
         self.after_step, self.on_batches = after_step, on_batches
         self.training = run.training
         self.threads = set_threads(run.training, run.resources, place)
@@ -177,7 +177,7 @@ class Trainer:
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
         _check_runnable(run, data, self.schedule, self.device, place.local_world_size)
-        self.loader = Loader(data, run.training, self.schedule, self.device)
+        self.loader = RankLoader(data, run.training, self.schedule, self.device)
         self.rows_per_step = mean_rows_per_step(data, run.training, self.schedule)
         self._drops_out = run.model.dropout > 0
         self.epochs: list[Epoch] = []
@@ -429,7 +429,9 @@ class Trainer:
             threads=self.threads,
             parameters=model.count_parameters(self.model),
             lr=training.lr,
-            skipped_steps=self.engine.skipped_steps if isinstance(self.engine, Reference) else None,
+            skipped_steps=self.engine.skipped_steps
+            if isinstance(self.engine, ReferenceEngine)
+            else None,
             startup_s=self.startup_s,
             training_s=clock.training_s,
             evaluation_s=self.evaluation_s,

@@ -47,7 +47,7 @@ WAITING_IN: Final = frozenset(
 )
 
 # A phase, the user's frames in it, the library's function if there are none, seconds.
-Sample = tuple[str, Sequence[Sequence[Any]], str, float]
+ThreadSample = tuple[str, Sequence[Sequence[Any]], str, float]
 # The probe's names for phases -> those of the profile.
 NAMES: Final = {
     "workers_start": "workers",
@@ -414,7 +414,7 @@ def _startup_runqueue(raw: Mapping[str, Any]) -> float:
     return float(figures[3]) if figures else 0.0
 
 
-def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
+def source_lines(samples: Iterable[ThreadSample]) -> list[SourceLine]:
     """Return the user's lines with their shares of each phase, without the smallest shares."""
     whole: dict[str, float] = defaultdict(float)
     inclusive: dict[tuple[str, str, int, str], float] = defaultdict(float)
@@ -453,7 +453,7 @@ def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
     return [line for lines in kept.values() for line in lines]
 
 
-def library_times(samples: Iterable[Sample]) -> list[LibraryTime]:
+def library_times(samples: Iterable[ThreadSample]) -> list[LibraryTime]:
     """Return library functions with their shares of each phase, without the smallest shares."""
     whole: dict[str, float] = defaultdict(float)
     spent: dict[tuple[str, str], float] = defaultdict(float)

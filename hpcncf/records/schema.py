@@ -45,7 +45,7 @@ GROWTH_HINT: Final = (
 LONGEST_REPORTED: Final = 200
 LONGEST_TEXT: Final = 10_000
 
-Outcome = Literal["completed", "failed", "stopped"]
+RankOutcome = Literal["completed", "failed", "stopped"]
 Reported = dict[str, bool | int | float | str]
 
 
@@ -574,7 +574,7 @@ class RankEnd(AttemptRecord):
     node_index: Integer
     slurm_job_id: SlurmJobId | None
     """`123` or `123_4`."""
-    outcome: Outcome
+    outcome: RankOutcome
     exit_code: Integer | None
     error: ErrorText | None
     """`type`, `message`, `traceback` (its last lines; empty for errors that a user can fix, and for

@@ -118,7 +118,7 @@ NOTE: Final = (
 
 
 @dataclass(frozen=True)
-class Source:
+class RunSource:
     """Paths by which the ranks find their run and write its records."""
 
     job_file: Path
@@ -127,7 +127,7 @@ class Source:
 
 
 def plain_script(
-    job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE
+    job: JobSpec, site: Site, runs: list[Run], source: RunSource, note: str = NOTE
 ) -> str:
     """Return the batch script of one run, or of an array of runs with equal resources.
 
@@ -156,7 +156,7 @@ def plain_script(
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def _describe_alternatives(resources: Resources, source: Source) -> str:
+def _describe_alternatives(resources: Resources, source: RunSource) -> str:
     alone = {"runs_per_node": 1, "runs_per_gpu": 1, "mps": False}
     changed = [name for name, value in alone.items() if getattr(resources, name) != value]
     settings = " ".join(f"-s resources.{name}={str(alone[name]).lower()}" for name in changed)
@@ -213,7 +213,7 @@ def _select_run(runs: list[Run]) -> list[str]:
 
 
 def _command(
-    srun_args: list[str], resources: Resources, source: Source, site: Site
+    srun_args: list[str], resources: Resources, source: RunSource, site: Site
 ) -> Iterator[str]:
     yield shlex.join(["srun", *srun_args])
     yield f"{python_request(site)} -P -u"

@@ -118,7 +118,7 @@ def _command(text: str) -> str:
     return text
 
 
-Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
+SiteLine = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 
 
 NO_NUL: Final = refuse(
@@ -129,7 +129,7 @@ NO_NUL: Final = refuse(
 Text = Annotated[str, NO_NUL]
 
 
-Word = Annotated[str, Field(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$")]
+SiteWord = Annotated[str, Field(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$")]
 
 
 FolderPath = Annotated[
@@ -142,10 +142,10 @@ FolderPath = Annotated[
 ]
 
 
-Command = Annotated[str, NO_NUL, AfterValidator(_command)]
+SiteCommand = Annotated[str, NO_NUL, AfterValidator(_command)]
 
 
-SrunArgument = Annotated[Line, AfterValidator(_srun_argument)]
+SrunArgument = Annotated[SiteLine, AfterValidator(_srun_argument)]
 
 
 SbatchKey = Annotated[str, Field(pattern=r"^[a-z][a-z_-]*$"), AfterValidator(_sbatch_key)]
@@ -181,26 +181,26 @@ MailType = Literal[
 class Site(Settings):
     """Settings that differ between clusters: a file of slurm_templates/, or a user's own."""
 
-    partition: Line | None = None
+    partition: SiteLine | None = None
     """Slurm's `--partition`, one or several with commas; left out, the cluster's default."""
-    account: Line | None = None
+    account: SiteLine | None = None
     """Account that is charged, if the cluster requires one (`--account`)."""
-    qos: Line | None = None
+    qos: SiteLine | None = None
     """Quality of service (`--qos`)."""
-    constraint: Line | None = None
+    constraint: SiteLine | None = None
     """Features that the nodes must have, as `a100` or `intel&avx512` (`--constraint`)."""
-    reservation: Line | None = None
+    reservation: SiteLine | None = None
     """A reservation to run in (`--reservation`)."""
     memory: Literal["mem", "mem_per_cpu", "mem_per_gpu", "none"] = "mem"
     """How `resources.mem_gb`, the memory per node, is asked for: per node, divided by the CPUs or
     by the GPUs asked for on each node (without GPUs, not), or not at all. Whole MB, rounded up."""
-    modules: list[Word] = []  # noqa: RUF012  pydantic copies it
+    modules: list[SiteWord] = []  # noqa: RUF012  pydantic copies it
     """`module load` of each, after `module purge`; one that cannot be loaded ends the job."""
-    conda: Line | None = None
+    conda: SiteLine | None = None
     """Name or path of a conda environment to activate; its Python starts the ranks."""
     venv: FolderPath | None = None
     """Folder of a virtual environment to activate; its Python starts the ranks."""
-    container: Command | None = None
+    container: SiteCommand | None = None
     """A command that Python is started with, as `apptainer exec --nv image.sif`. The image's
     `python3` starts the ranks (with `venv`, that one's)."""
     setup: list[Text] = []  # noqa: RUF012
@@ -211,14 +211,14 @@ class Site(Settings):
     """Variables that every rank gets, taken literally: `$HOME` stays those five characters."""
     srun_args: list[SrunArgument] = []  # noqa: RUF012
     """Further arguments of the srun that starts the ranks, as `--cpu-bind=cores`."""
-    additional_parameters: dict[SbatchKey, Line | int | bool] = {}  # noqa: RUF012
+    additional_parameters: dict[SbatchKey, SiteLine | int | bool] = {}  # noqa: RUF012
     """Further `#SBATCH --key=value` lines, as `{no-requeue: true}`."""
     array_parallelism: PositiveInt = 256
     """At most this many tasks of an array run at a time."""
     signal_delay_s: PositiveInt = 30
     """Seconds before the time limit at which Slurm warns the ranks; at most a sixth of the limit,
     for Slurm may warn up to a minute earlier."""
-    mail_user: Line | None = None
+    mail_user: SiteLine | None = None
     """Address of Slurm's mails, if it sends any; left out, the user who submits."""
     mail_type: list[MailType] = []  # noqa: RUF012
     """When it writes, as `[END, FAIL]`: once for each array, with `ARRAY_TASKS` for each task."""

@@ -270,7 +270,7 @@ def last_exception(files: Sequence[Path]) -> str:
     return ""
 
 
-def explain_failure(verdict: Verdict, exception: str) -> Verdict:
+def explain_failure(verdict: StateAndReason, exception: str) -> StateAndReason:
     """Add a failed command's exception to its verdict; a MemoryError becomes out_of_memory."""
     state, reason = verdict
     if state != "failed":
@@ -288,12 +288,12 @@ def _read_end(path: Path) -> str:
         return log.read(LONGEST_TAIL).decode(errors="replace")
 
 
-Verdict = tuple[State, str]
+StateAndReason = tuple[State, str]
 
 ARRIVING: Final = "its record may be on its way"
 
 
-def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
+def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> StateAndReason:
     """Judge the state of a run of which its Slurm job has not started an attempt."""
     state = sent.slurm
     if state is None:
@@ -315,7 +315,7 @@ def judge_unstarted_job(sent: Sent, job: SubmittedJob) -> Verdict:
 
 def judge_started_job(
     attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
-) -> Verdict | None:
+) -> StateAndReason | None:
     """Judge the state of a run that its Slurm job has started; None if its records decide.
 
     `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
@@ -337,7 +337,7 @@ def judge_started_job(
     return None if state.state in ("failed", "lost") else (state.state, state.reason)
 
 
-def _judge_stopped(attempt: Attempt, state: JobState) -> Verdict | None:
+def _judge_stopped(attempt: Attempt, state: JobState) -> StateAndReason | None:
     """Judge a run whose ranks have stopped while Slurm still lists the job as running.
 
     The job may be requeued.
@@ -350,7 +350,7 @@ def _judge_stopped(attempt: Attempt, state: JobState) -> Verdict | None:
     return _describe_ending(attempt)
 
 
-def _describe_ending(attempt: Attempt) -> Verdict:
+def _describe_ending(attempt: Attempt) -> StateAndReason:
     return "running", f"ending: {attempt.message}" if attempt.message else "ending"
 
 
@@ -359,7 +359,7 @@ def _has_job(state: JobState) -> bool:
     return state.state == "running" or (state.remembered and state.state == "pending")
 
 
-def _judge_working(attempt: Attempt, state: JobState) -> Verdict | None:
+def _judge_working(attempt: Attempt, state: JobState) -> StateAndReason | None:
     if attempt.alive:
         return "running", ""
     if state.state == "running":
@@ -368,7 +368,7 @@ def _judge_working(attempt: Attempt, state: JobState) -> Verdict | None:
     return None if attempt.failed else (state.state, state.reason)
 
 
-def _judge_arriving(attempt: Attempt, state: JobState) -> Verdict | None:
+def _judge_arriving(attempt: Attempt, state: JobState) -> StateAndReason | None:
     """Judge a run whose last record may not be visible on this machine yet."""
     if attempt.failed:
         return None
@@ -427,7 +427,7 @@ def decide(
     sent: Sent | None,
     by_hand: JobState | None = None,
     refused: str = "",
-) -> Verdict:
+) -> StateAndReason:
     """Decide the run's state, and the text of its reason and remedy, which may be empty.
 
     `by_hand`: of the Slurm job that took the last attempt, where no submission did. `refused`: why
@@ -441,7 +441,7 @@ def decide(
 
 def _judge(
     run: Run, attempt: Attempt | None, sent: Sent | None, by_hand: JobState | None
-) -> Verdict:
+) -> StateAndReason:
     waiting = sent is not None and not sent.started
     if attempt and is_complete(run, attempt):
         again = waiting and sent is not None and sent.submission.again
@@ -493,7 +493,7 @@ def find_stale_reason(run: Run, ranks: Sequence[RankEnd], commit: str | None) ->
     return None
 
 
-def _judge_unstarted(run: Run, sent: Sent) -> Verdict:
+def _judge_unstarted(run: Run, sent: Sent) -> StateAndReason:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
     if sent.submission.error and sent.job is None:
@@ -510,7 +510,7 @@ def _judge_unstarted(run: Run, sent: Sent) -> Verdict:
     return "lost", f"its local queue (process {sent.job.id}) has exited; it never started"
 
 
-def _judge_unsent(run: Run, sent: Sent) -> Verdict:
+def _judge_unsent(run: Run, sent: Sent) -> StateAndReason:
     if sent.alive is None:
         return "unknown", f"being submitted on {sent.submission.host}, or interrupted there"
     if sent.alive:
@@ -525,7 +525,7 @@ def _judge_unsent(run: Run, sent: Sent) -> Verdict:
 
 def _judge_attempt(
     run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None
-) -> Verdict:
+) -> StateAndReason:
     state = sent.slurm if sent and sent.started else by_hand
     if attempt.end:
         # Runs side by side share a job's memory; Slurm reports the job, not which run was killed.
@@ -571,7 +571,7 @@ def _running_command(attempt: Attempt) -> int | None:
     return now.pid if here else None
 
 
-def _judge_end(run: Run, attempt: Attempt, end: End) -> Verdict:
+def _judge_end(run: Run, attempt: Attempt, end: End) -> StateAndReason:
     if end.reason == "timeout":
         return "timeout", f"stopped at its limit of {run.resources.timeout_min} min"
     if end.reason == "cancelled":
@@ -598,7 +598,7 @@ def _find_killed_rank(exit_codes: list[int | None]) -> str | None:
     return None
 
 
-def _from_records(attempt: Attempt) -> Verdict:
+def _from_records(attempt: Attempt) -> StateAndReason:
     failed = attempt.failed
     if failed is None:
         return "stopped", f"{attempt.message or 'asked to stop'}, before it was done"

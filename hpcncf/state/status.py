@@ -64,11 +64,11 @@ class RunState:
     """When the last submission's attempt was taken; None if it has taken none or is complete."""
 
 
-Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
+AskSlurm = Callable[[Sequence[str], list[str]], dict[str, JobState]]
 
 
 def states(
-    paths: ResultPaths, plan: Plan, ask: Ask = job_states, kind: type[RankEnd] = RankRecord
+    paths: ResultPaths, plan: Plan, ask: AskSlurm = job_states, kind: type[RankEnd] = RankRecord
 ) -> list[RunState]:
     """Determine the states of all runs of the plan, in its order, with retired runs included.
 

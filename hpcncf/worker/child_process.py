@@ -112,7 +112,7 @@ KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 WHOLE_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,15}")
 
 
-class Report:
+class ReportedValues:
     """The last value of each key that was reported so far."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from hpcncf.probe.launch import unobservable
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
 from hpcncf.records.claims import process_start
 from hpcncf.records.schema import RankRecord
-from hpcncf.worker.child_process import FILE, Child, Report
+from hpcncf.worker.child_process import FILE, Child, ReportedValues
 from hpcncf.worker.recorder import RankRecorder
 
 
@@ -36,7 +36,7 @@ class CommandRecorder(RankRecorder):
         allocated: float,
     ) -> None:
         super().__init__(run, place, attempt)
-        self.child, self.report = child, Report()
+        self.child, self.report = child, ReportedValues()
         self._environment, self._launched_by = dict(environment), launched_by
         self._process_started: float | None = None
         with suppress(psutil.NoSuchProcess):  # it may have ended at once
@@ -55,7 +55,7 @@ class CommandRecorder(RankRecorder):
     def _write_progress(self) -> None:
         if self.place.rank != 0:
             return
-        so_far = Report()  # of its own: a file that is just being written is no problem yet
+        so_far = ReportedValues()  # of its own: a file that is just being written is no problem yet
         so_far.values = dict(self.report.values)
         so_far.read_file(self.attempt.output / FILE)
         speed = so_far.values.get("instances_per_s")

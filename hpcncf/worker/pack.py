@@ -20,7 +20,7 @@ from hpcncf.records.schema import EndReason, Packed, write_record_with_retries
 from hpcncf.worker import processes
 from hpcncf.worker.attempt import build_end
 from hpcncf.worker.mps import run_mps_daemon
-from hpcncf.worker.processes import POLL_S, Placement, Ranks, Watch
+from hpcncf.worker.processes import POLL_S, Placement, Ranks, RankWatch
 from hpcncf.worker.recorder import PACKED
 
 
@@ -54,7 +54,7 @@ class Member:
     run: Run
     attempt: AttemptPaths
     ranks: Ranks
-    watch: Watch
+    watch: RankWatch
 
 
 class PackRunner:
@@ -107,7 +107,7 @@ class PackRunner:
             return False
         stop = partial(self._policy.should_stop, run.id)
         limit_s = run.resources.timeout_min * 60
-        watch = Watch(ranks, limit_s, stop, grace_s=self._policy.grace_s)
+        watch = RankWatch(ranks, limit_s, stop, grace_s=self._policy.grace_s)
         self.members.append(Member(run, attempt, ranks, watch))
         if signum := self._policy.interrupted():  # it came before these ranks had started
             watch.pass_on(signum)

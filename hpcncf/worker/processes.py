@@ -124,7 +124,7 @@ def _begin_rank() -> None:
     end_with_parent()
 
 
-class Watch:
+class RankWatch:
     """Watches the ranks of one run until all have ended.
 
     Ends them at the time limit, if `should_stop` is true, or after one of them failed: by SIGTERM,

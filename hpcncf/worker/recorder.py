@@ -27,9 +27,9 @@ from hpcncf.records.code_version import CHANGED, changed
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import has_snapshot
 from hpcncf.records.schema import (
-    Outcome,
     Packed,
     Progress,
+    RankOutcome,
     RankRecord,
     utc_now,
     write_record,
@@ -371,7 +371,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
         return f"{LOST}: {cause} (this rank's own error: {message.splitlines()[0]})"
 
 
-def outcome(error: BaseException | None) -> Outcome:
+def outcome(error: BaseException | None) -> RankOutcome:
     if error is None:
         return "completed"
     return "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"

@@ -131,7 +131,7 @@ POLL_S: Final = 0.2
 # From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
 GRACE_S: Final = 60.0
 
-Child = subprocess.Popen[bytes]
+TaskProcess = subprocess.Popen[bytes]
 
 
 def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, int]) -> None:
@@ -240,7 +240,7 @@ def _machine(resources: Resources) -> Machine:
 class _OneAfterAnother(_Task):
     """Task that executes its runs in turn, each rank in a process of its own."""
 
-    _child: Child | None = None
+    _child: TaskProcess | None = None
     _by_torchrun = False
 
     def work(self) -> int:
@@ -318,7 +318,7 @@ class _OneAfterAnother(_Task):
 
 
 def _wait(
-    child: Child, deadline: float, cancelled: Callable[[], bool] = lambda: False
+    child: TaskProcess, deadline: float, cancelled: Callable[[], bool] = lambda: False
 ) -> int | None:
     """Wait for the child; return its exit code, None at the deadline or a cancellation."""
     while (code := child.poll()) is None and time.monotonic() < deadline and not cancelled():

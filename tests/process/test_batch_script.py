@@ -26,7 +26,7 @@ from hpcncf.launch.submit import submit
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import record_plan
 from hpcncf.records.submissions import user
-from hpcncf.slurm.batch_script import Source, plain_script, script_text
+from hpcncf.slurm.batch_script import RunSource, plain_script, script_text
 from hpcncf.slurm.site import Site, load_site, personal_sites, template_folder
 from hpcncf.slurm.submitit_parameters import (
     DEAF_AT_FIRST,
@@ -62,7 +62,7 @@ interface: ib0
 """
 # The part that the fake Slurm knows.
 KNOWN_HERE = re.sub("(?m)^(partition|account|qos|constraint|reservation): .*\n", "", EVERYTHING)
-SOURCE = Source(Path("/j.yaml"), Path("/r"))
+SOURCE = RunSource(Path("/j.yaml"), Path("/r"))
 
 
 def planned(repeats: int = 1, **asked: object) -> tuple[JobSpec, list[Run]]:
@@ -390,7 +390,7 @@ def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
     file: str, results: str, setting: str
 ) -> None:
     job, runs = planned()
-    source = Source(Path("/j", file), Path("/r", results), [setting])
+    source = RunSource(Path("/j", file), Path("/r", results), [setting])
     script = plain_script(job, Site(container="env"), runs, source)
     shown = bash("srun() { printf '%s\\0' \"$@\"; }\n" + script).split("\0")
     assert shown[shown.index("-m") + 1 :] == [

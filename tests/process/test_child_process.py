@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.records.schema import MOST_REPORTED
-from hpcncf.worker.child_process import LONGEST_LINE, Report
+from hpcncf.worker.child_process import LONGEST_LINE, ReportedValues
 
 
-def report(*chunks: bytes) -> Report:
-    found = Report()
+def report(*chunks: bytes) -> ReportedValues:
+    found = ReportedValues()
     for chunk in chunks:
         found.read(chunk)
     found.end()
@@ -49,7 +49,7 @@ def test_it_does_not_matter_where_the_output_is_cut(noise: bytes, cuts: list[int
 
 
 def test_a_line_without_end_is_not_kept_and_hides_nothing_after_it() -> None:
-    found = Report()
+    found = ReportedValues()
     for _ in range(100):
         found.read(b"x" * LONGEST_LINE)
     assert len(found._rest) <= LONGEST_LINE
@@ -94,7 +94,7 @@ def test_a_file_that_is_none_is_said_and_harms_nothing(
 ) -> None:
     if text is not None:
         (tmp_path / "metrics.json").write_text(text)
-    found = Report()
+    found = ReportedValues()
     found.read_file(tmp_path / "metrics.json")
     assert found.values == {}
     assert len(found.problems) == (words is not None)

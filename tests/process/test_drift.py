@@ -8,7 +8,7 @@ from torch import Tensor
 from trained import POSITIVES, furthest, trained, typical
 
 from hpcncf.data import synthetic
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.native.builds import installed_builds
 
 STEPS = 500
@@ -17,7 +17,7 @@ ENGINES = ["rowwise", pytest.param("native", marks=NATIVE)]
 
 
 @pytest.fixture(scope="module")
-def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
     synthetic.prepare_synthetic(
@@ -27,14 +27,14 @@ def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 @pytest.fixture(scope="module")
-def exact(sparse_rows: Prepared) -> dict[str, Tensor]:
+def exact(sparse_rows: PreparedData) -> dict[str, Tensor]:
     """torch's Adam in float64."""
     return trained(sparse_rows, STEPS, torch.float64)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_500_steps_in_float64_end_where_torchs_adam_ends(
-    sparse_rows: Prepared, exact: dict[str, Tensor], engine: str
+    sparse_rows: PreparedData, exact: dict[str, Tensor], engine: str
 ) -> None:
     """One step moves a parameter by up to 0.001: 500 differ by less than a twentieth of one."""
     ours = trained(sparse_rows, STEPS, torch.float64, engine=engine)
@@ -44,14 +44,14 @@ def test_500_steps_in_float64_end_where_torchs_adam_ends(
 
 
 @pytest.fixture(scope="module")
-def single(sparse_rows: Prepared) -> dict[str, Tensor]:
+def single(sparse_rows: PreparedData) -> dict[str, Tensor]:
     """torch's Adam in float32."""
     return trained(sparse_rows, STEPS, torch.float32)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_in_float32_an_engine_drifts_no_more_than_twice_as_far_as_torch_does(
-    sparse_rows: Prepared, exact: dict[str, Tensor], single: dict[str, Tensor], engine: str
+    sparse_rows: PreparedData, exact: dict[str, Tensor], single: dict[str, Tensor], engine: str
 ) -> None:
     ours = trained(sparse_rows, STEPS, torch.float32, engine=engine)
     for distance in (furthest, typical):

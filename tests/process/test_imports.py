@@ -187,3 +187,14 @@ def test_a_login_node_stays_light(argv: list[str], forbidden: set[str]) -> None:
     )
     loaded = set(out.stdout.rpartition("LOADED")[2].split())
     assert not loaded & forbidden
+
+
+def test_no_two_classes_have_one_name() -> None:
+    roots = [ROOT / name for name in ("hpcncf", "analysis", "benchmarks", "jobs")]
+    files = [path for root in roots for path in root.rglob("*.py") if "corpus" not in path.parts]
+    known: dict[str, list[str]] = {}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                known.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: places for name, places in known.items() if len(places) > 1}

@@ -19,7 +19,7 @@ from make_runs import tiny
 from hpcncf.data import sampling
 from hpcncf.data.arrays import Rows, Split, unpack_context
 from hpcncf.data.prepare import Recipe, write_prepared
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.data.split import draw_test_negatives, write_split
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
@@ -31,23 +31,23 @@ from hpcncf.ncf.batches import (
     Schedule,
     copied_to_device,
 )
-from hpcncf.ncf.loaders import Loader, check_shared_memory
+from hpcncf.ncf.loaders import RankLoader, check_shared_memory
 
 LOADERS = ("per_sample", "batched", "vectorized")
 
 
 def batches(
-    data: Prepared, epoch: int = 1, steps: range | None = None, place: tuple[int, int] = (0, 1),
+    data: PreparedData, epoch: int = 1, steps: range | None = None, place: tuple[int, int] = (0, 1),
     **training: Any,
 ) -> list[Batch]:  # fmt: skip
     schedule = Schedule(data.manifest.train_rows, 50, *place)
-    loader = Loader(data, Training(seed=5, **training), schedule)
+    loader = RankLoader(data, Training(seed=5, **training), schedule)
     return list(loader.epoch(epoch, steps or range(schedule.steps)))
 
 
-def test_on_a_cpu_loader_device_reads_the_mapped_data(data: Prepared) -> None:
+def test_on_a_cpu_loader_device_reads_the_mapped_data(data: PreparedData) -> None:
     schedule = Schedule(data.manifest.train_rows, 50)
-    loader = Loader(data, Training(seed=5, loader="device"), schedule)
+    loader = RankLoader(data, Training(seed=5, loader="device"), schedule)
     assert_same(list(loader.epoch(1, range(schedule.steps))), batches(data))
     assert "resident" not in vars(loader)
 
@@ -62,7 +62,9 @@ def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
 
 @pytest.mark.parametrize("loader", ["per_sample", "batched"])
 @pytest.mark.parametrize("negatives", [1, 4, 5])
-def test_all_loaders_give_the_same_instances(data: Prepared, loader: str, negatives: int) -> None:
+def test_all_loaders_give_the_same_instances(
+    data: PreparedData, loader: str, negatives: int
+) -> None:
     expected = batches(data, loader="vectorized", negatives=negatives)
     assert_same(batches(data, loader=loader, negatives=negatives), expected)
 
@@ -99,10 +101,10 @@ def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, smal
     ],
 )
 def test_how_batches_are_fetched_changes_nothing_in_any_epoch(
-    data: Prepared, settings: dict[str, Any]
+    data: PreparedData, settings: dict[str, Any]
 ) -> None:
     schedule = Schedule(data.manifest.train_rows, 50)
-    fetched = Loader(data, Training(seed=5, **settings), schedule)
+    fetched = RankLoader(data, Training(seed=5, **settings), schedule)
     for epoch in (0, 1):
         found = list(fetched.epoch(epoch, range(schedule.steps)))
         assert_same(found, batches(data, epoch, loader="vectorized"))
@@ -140,7 +142,7 @@ def test_workers_hold_batches_in_shared_memory() -> None:
 
 
 def test_too_little_shared_memory_is_reported_before_workers_die_of_it(
-    data: Prepared, monkeypatch: pytest.MonkeyPatch
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = Training(loader="batched", num_workers=3)
     schedule = Schedule(data.manifest.train_rows, 50)
@@ -156,17 +158,17 @@ def test_too_little_shared_memory_is_reported_before_workers_die_of_it(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_batches_reach_the_gpu_as_they_are(data: Prepared, pin: bool, ahead: bool) -> None:
+def test_batches_reach_the_gpu_as_they_are(data: PreparedData, pin: bool, ahead: bool) -> None:
     schedule = Schedule(data.manifest.train_rows, 50)
     training = Training(seed=5, pin_memory=pin, prefetch_to_device=ahead)
-    loader, steps = Loader(data, training, schedule), range(schedule.steps)
+    loader, steps = RankLoader(data, training, schedule), range(schedule.steps)
     moved = copied_to_device(loader.epoch(1, steps), training, torch.device("cuda"))
     assert_same([Batch(*(part.cpu() for part in each)) for each in moved], batches(data))
 
 
 @pytest.mark.parametrize(("loader", "world"), [*product(LOADERS, [2, 3])])
 def test_the_ranks_parts_of_a_step_make_up_the_step(
-    data: Prepared, loader: str, world: int
+    data: PreparedData, loader: str, world: int
 ) -> None:
     whole = batches(data, loader="vectorized")
     parts = [batches(data, place=(rank, world), loader=loader) for rank in range(world)]
@@ -180,12 +182,12 @@ def test_the_ranks_parts_of_a_step_make_up_the_step(
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_an_epoch_may_be_taken_up_at_any_step(data: Prepared, loader: str) -> None:
+def test_an_epoch_may_be_taken_up_at_any_step(data: PreparedData, loader: str) -> None:
     expected = batches(data, loader="vectorized")[17:23]
     assert_same(batches(data, steps=range(17, 23), loader=loader), expected)
 
 
-def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: Prepared) -> None:
+def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: PreparedData) -> None:
     whole = Batch(*(torch.cat(same) for same in zip(*batches(data), strict=True)))
     positive = whole.labels == 1
     assert int(positive.sum()) == data.manifest.train_rows
@@ -210,7 +212,7 @@ def test_the_order_in_chunks_is_the_order() -> None:
     assert np.array_equal(order.between(10, 20), expected[10:20])
 
 
-def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
+def test_loaders_read_the_mapped_pages(data: PreparedData) -> None:
     source = InstanceSource(data, Training())
     used = [source.train_rows, source.indptr, source.positives, *source.suspected.args]
     mapped = (data.train_rows, data.positives_indptr, data.positives)

@@ -15,15 +15,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcncf.data import sampling, synthetic
 from hpcncf.data.arrays import build_buckets, pack_rows
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.native import builds
 from hpcncf.native.builds import Span
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.engines.native import Native
+from hpcncf.ncf.engines.native import NativeEngine
 from hpcncf.ncf.evaluate import rank_test_rows
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock
 
@@ -46,7 +46,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("native") / "made"
     synthetic.prepare_synthetic(folder, USERS, ITEMS, ROWS, CONTEXT, test_negatives=20)
     return load_prepared(folder)
@@ -58,24 +58,24 @@ def settings(**changes: Any) -> Training:
 
 
 def engine(
-    data: Prepared,
+    data: PreparedData,
     model: NeuMF,
     sizes: Model,
     training: Training,
     threads: int = 1,
     build: str | None = None,
-) -> Native:
+) -> NativeEngine:
     schedule = Schedule(data.manifest.train_rows, training.global_batch_size or 256)
     clock = StepClock(1, schedule.steps)
-    return Native(model, data, sizes, training, schedule, threads, clock, build)
+    return NativeEngine(model, data, sizes, training, schedule, threads, clock, build)
 
 
-def fresh(data: Prepared, sizes: Model, doubles: bool = False) -> NeuMF:
+def fresh(data: PreparedData, sizes: Model, doubles: bool = False) -> NeuMF:
     model = initial_model(data.manifest, sizes, 1)
     return model.double() if doubles else model
 
 
-def take(native: Native, steps: int) -> None:
+def take(native: NativeEngine, steps: int) -> None:
     per_epoch, taken, epoch = native._schedule.steps, 0, 0
     while taken < steps:
         some = range(min(per_epoch, steps - taken))
@@ -85,9 +85,9 @@ def take(native: Native, steps: int) -> None:
         taken, epoch = taken + len(some), epoch + 1
 
 
-def batches(data: Prepared, training: Training, steps: int) -> Iterator[Any]:
+def batches(data: PreparedData, training: Training, steps: int) -> Iterator[Any]:
     schedule = Schedule(data.manifest.train_rows, training.global_batch_size or 256)
-    loader, epoch = Loader(data, training.model_copy(update={"optimizer": "adam"}), schedule), 0
+    loader, epoch = RankLoader(data, training.model_copy(update={"optimizer": "adam"}), schedule), 0
     while steps > 0:
         some = range(min(steps, schedule.steps))
         yield from loader.epoch(epoch, some)
@@ -95,7 +95,7 @@ def batches(data: Prepared, training: Training, steps: int) -> Iterator[Any]:
 
 
 def reference(
-    data: Prepared, model: NeuMF, training: Training, steps: int, make: Callable[..., Any]
+    data: PreparedData, model: NeuMF, training: Training, steps: int, make: Callable[..., Any]
 ) -> float:
     """torch's own steps on the same instances; returns the sum of the losses."""
     optimizers, total = make(model), 0.0
@@ -133,7 +133,7 @@ SHAPES = [
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("negatives", [1, 4, 6])
 def test_the_instances_are_those_of_every_loader(
-    data: Prepared, negatives: int, build: str
+    data: PreparedData, negatives: int, build: str
 ) -> None:
     training = settings(negatives=negatives, seed=2**40 + 7)
     native = engine(data, fresh(data, Model()), Model(), training, build=build)
@@ -159,7 +159,7 @@ def test_the_instances_are_those_of_every_loader(
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_many_rows_come_in_the_blocks_of_every_loader(
-    data: Prepared, build: str, monkeypatch: pytest.MonkeyPatch
+    data: PreparedData, build: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "MANY_ROWS", 100)
     training = settings(global_batch_size=ROWS)
@@ -173,7 +173,7 @@ def test_many_rows_come_in_the_blocks_of_every_loader(
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("sizes", SHAPES)
-def test_one_step_is_torchs(data: Prepared, sizes: Model, build: str) -> None:
+def test_one_step_is_torchs(data: PreparedData, sizes: Model, build: str) -> None:
     """In doubles, with sgd: the difference of the parameters is the gradient."""
     training = settings(optimizer="sgd", lr=1.0, negatives=3)
     ours, theirs = fresh(data, sizes, True), fresh(data, sizes, True)
@@ -189,7 +189,7 @@ def test_one_step_is_torchs(data: Prepared, sizes: Model, build: str) -> None:
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("small", [0, 2, CONTEXT])
-def test_a_byte_of_context_is_its_number(data: Prepared, small: int, build: str) -> None:
+def test_a_byte_of_context_is_its_number(data: PreparedData, small: int, build: str) -> None:
     context = np.random.default_rng(1).random((ROWS, CONTEXT), dtype=np.float32)
     context[:, CONTEXT - small :] = np.arange(ROWS * small).reshape(ROWS, small) % 256
     made = replace(
@@ -207,7 +207,7 @@ def test_a_byte_of_context_is_its_number(data: Prepared, small: int, build: str)
     assert float(native.loss) == pytest.approx(loss, rel=1e-13)
 
 
-def test_500_steps_in_doubles_are_those_of_torchs_adam(data: Prepared) -> None:
+def test_500_steps_in_doubles_are_those_of_torchs_adam(data: PreparedData) -> None:
     """The only difference is the quadrature over idle steps: a row idles a few steps here."""
     ours, theirs = fresh(data, Model(), True), fresh(data, Model(), True)
     native = engine(data, ours, Model(), settings())
@@ -219,7 +219,7 @@ def test_500_steps_in_doubles_are_those_of_torchs_adam(data: Prepared) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_in_floats_adam_drifts_no_further_than_torchs(data: Prepared, build: str) -> None:
+def test_in_floats_adam_drifts_no_further_than_torchs(data: PreparedData, build: str) -> None:
     ours, single, double = fresh(data, Model()), fresh(data, Model()), fresh(data, Model(), True)
     native = engine(data, ours, Model(), settings(), build=build)
     take(native, 200)
@@ -229,7 +229,7 @@ def test_in_floats_adam_drifts_no_further_than_torchs(data: Prepared, build: str
     assert furthest(ours, double) < 2 * furthest(single, double)
 
 
-def test_lazy_adam_is_torchs_sparse_adam(data: Prepared) -> None:
+def test_lazy_adam_is_torchs_sparse_adam(data: PreparedData) -> None:
     def split(model: NeuMF) -> list[Any]:
         tables = [each for each in model.modules() if isinstance(each, torch.nn.Embedding)]
         for table in tables:
@@ -246,7 +246,7 @@ def test_lazy_adam_is_torchs_sparse_adam(data: Prepared) -> None:
     assert furthest(ours, theirs) < 1e-10
 
 
-def test_any_number_of_threads_gives_the_same_bits_twice(data: Prepared) -> None:
+def test_any_number_of_threads_gives_the_same_bits_twice(data: PreparedData) -> None:
     def trained(threads: int) -> list[bytes]:
         model = fresh(data, Model())
         native = engine(data, model, Model(), settings(), threads)
@@ -259,7 +259,7 @@ def test_any_number_of_threads_gives_the_same_bits_twice(data: Prepared) -> None
     assert all(trained(threads) == one for threads in (1, 2, 2, 5))
 
 
-def test_steps_in_one_call_are_those_one_by_one(data: Prepared) -> None:
+def test_steps_in_one_call_are_those_one_by_one(data: PreparedData) -> None:
     """The same bits and the same loss, and each step ends on the clock."""
     sizes, training = Model(), settings()
     one, many = (engine(data, fresh(data, sizes), sizes, training) for _ in range(2))
@@ -283,7 +283,7 @@ def test_steps_in_one_call_are_those_one_by_one(data: Prepared) -> None:
 
 @pytest.mark.parametrize("candidates", ["sampled", "full"])
 def test_ranks_are_those_of_torch_in_doubles_and_by_threads(
-    data: Prepared, candidates: Any
+    data: PreparedData, candidates: Any
 ) -> None:
     model = fresh(data, SHAPES[-1], True)
     native = engine(data, model, SHAPES[-1], settings(), threads=2)
@@ -293,7 +293,9 @@ def test_ranks_are_those_of_torch_in_doubles_and_by_threads(
     assert ours.tolist() == theirs.tolist()
 
 
-def test_what_is_no_number_counts_against_the_model_and_shows_in_the_loss(data: Prepared) -> None:
+def test_what_is_no_number_counts_against_the_model_and_shows_in_the_loss(
+    data: PreparedData,
+) -> None:
     native = engine(data, fresh(data, Model()), Model(), settings())
     native.kernel.users[:] = np.nan
     ranks = native.kernel.ranks(
@@ -307,7 +309,9 @@ def test_what_is_no_number_counts_against_the_model_and_shows_in_the_loss(data: 
     assert np.isnan(float(native.loss))
 
 
-def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEMS) -> Prepared:
+def with_positives(
+    data: PreparedData, held: list[list[int]], item_count: int = ITEMS
+) -> PreparedData:
     """Data in which each user has just these items, each once."""
     users = np.repeat(np.arange(len(held)), [len(each) for each in held]).astype(np.int32)
     items = np.array([item for each in held for item in each], dtype=np.int32)
@@ -331,7 +335,7 @@ def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEM
     )
 
 
-def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared) -> None:
+def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: PreparedData) -> None:
     made = with_positives(data, [[3], [item for item in range(ITEMS) if item != 17]])
     native = engine(made, fresh(made, Model()), Model(), settings())
     _, users, items = native.kernel.draw(Span(0, 0, 60))
@@ -342,8 +346,8 @@ def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared)
 
 @pytest.fixture(scope="module", params=[3_000, 80_000])
 def long_lists(
-    data: Prepared, request: pytest.FixtureRequest
-) -> tuple[Prepared, NDArray[np.int64], NDArray[np.int64]]:
+    data: PreparedData, request: pytest.FixtureRequest
+) -> tuple[PreparedData, NDArray[np.int64], NDArray[np.int64]]:
     """Users with many positives of so many items, the rows of an epoch, and their negatives."""
     count, random = request.param, np.random.default_rng(1)
     anywhere = [sorted(random.choice(count, held, replace=False).tolist()) for held in LENGTHS]
@@ -361,7 +365,7 @@ def long_lists(
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_long_lists_of_positives_leave_the_negatives_as_they_are(
-    long_lists: tuple[Prepared, NDArray[np.int64], NDArray[np.int64]], build: str
+    long_lists: tuple[PreparedData, NDArray[np.int64], NDArray[np.int64]], build: str
 ) -> None:
     """Of so many items that two share a key, too."""
     made, expected_rows, negatives = long_lists
@@ -374,7 +378,7 @@ def test_long_lists_of_positives_leave_the_negatives_as_they_are(
     assert np.array_equal(items[:, 1:], negatives)
 
 
-def with_row(data: Prepared, name: str, value: int) -> Prepared:
+def with_row(data: PreparedData, name: str, value: int) -> PreparedData:
     rows = np.array(data.train_rows)
     rows[name][7] = value
     return replace(data, train_rows=rows)
@@ -394,14 +398,14 @@ def with_row(data: Prepared, name: str, value: int) -> Prepared:
     ],
 )
 def test_data_that_cannot_be_is_refused(
-    data: Prepared, spoil: Callable[[Prepared], Prepared], message: str
+    data: PreparedData, spoil: Callable[[PreparedData], PreparedData], message: str
 ) -> None:
     other = spoil(data)
     with pytest.raises(HpcncfError, match=message):
         engine(other, fresh(other, Model()), Model(), settings())
 
 
-def test_positions_out_of_range_and_dropout_are_refused(data: Prepared) -> None:
+def test_positions_out_of_range_and_dropout_are_refused(data: PreparedData) -> None:
     native = engine(data, fresh(data, Model()), Model(), settings())
     with pytest.raises(HpcncfError, match="expected within 0 to 2000"):
         native.kernel.step(Span(0, ROWS - 3, ROWS + 1), 1.0)
@@ -411,7 +415,7 @@ def test_positions_out_of_range_and_dropout_are_refused(data: Prepared) -> None:
         engine(data, fresh(data, Model(dropout=0.1)), Model(dropout=0.1), settings())
 
 
-def test_an_empty_batch_moves_what_idles(data: Prepared) -> None:
+def test_an_empty_batch_moves_what_idles(data: PreparedData) -> None:
     native = engine(data, fresh(data, Model()), Model(), settings())
     take(native, 3)
     assert native.kernel.step(Span(0, 5, 5), 1.0) == 0
@@ -430,7 +434,7 @@ def test_the_best_build_that_the_cpu_can_run_is_chosen() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_it_reads_the_mapped_pages(data: Prepared) -> None:
+def test_it_reads_the_mapped_pages(data: PreparedData) -> None:
     kept = engine(data, fresh(data, Model()), Model(), settings()).kernel._kept
     mapped = (data.train_rows, data.positives_indptr, data.positives)
     for ours, theirs in zip(kept, (*mapped, data.buckets_indptr, data.buckets), strict=True):

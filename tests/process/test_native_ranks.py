@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcncf.data import synthetic
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.data.sampling import rank_shard
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("native") / "made"
     synthetic.prepare_synthetic(folder, 50, 70, ROWS, 5, test_negatives=20)
     return load_prepared(folder)
 
 
 def kernel(
-    data: Prepared, optimizer: Any = "adam", threads: int = 1, doubles: bool = False
+    data: PreparedData, optimizer: Any = "adam", threads: int = 1, doubles: bool = False
 ) -> Kernel:
     """With parameters that all kernels of a test share."""
     training = Training(global_batch_size=BATCH).model_copy(update={"optimizer": optimizer})
@@ -101,7 +101,7 @@ def values(of: Kernel) -> list[Any]:
 @pytest.mark.parametrize(
     ("ranks", "optimizer"), [(2, "adam"), (3, "lazy_adam"), (3, "sgd"), (4, "adam")]
 )
-def test_ranks_together_step_as_one_alone(data: Prepared, ranks: int, optimizer: str) -> None:
+def test_ranks_together_step_as_one_alone(data: PreparedData, ranks: int, optimizer: str) -> None:
     one = kernel(data, optimizer, doubles=True)
     many = [kernel(data, optimizer, doubles=True) for _ in range(ranks)]
     loss = alone(one, 100)
@@ -110,7 +110,7 @@ def test_ranks_together_step_as_one_alone(data: Prepared, ranks: int, optimizer:
         np.testing.assert_allclose(mine, theirs, atol=1e-9)
 
 
-def test_every_rank_has_the_same_bits_whatever_its_threads(data: Prepared) -> None:
+def test_every_rank_has_the_same_bits_whatever_its_threads(data: PreparedData) -> None:
     many = [kernel(data, threads=threads) for threads in (1, 2, 3)]
     together(many, 40)
     expected = [part.tobytes() for part in values(many[0])]
@@ -119,7 +119,7 @@ def test_every_rank_has_the_same_bits_whatever_its_threads(data: Prepared) -> No
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_is_drawn_and_asked_for_ahead_changes_no_bit(data: Prepared, ranks: int) -> None:
+def test_what_is_drawn_and_asked_for_ahead_changes_no_bit(data: PreparedData, ranks: int) -> None:
     """Batches of other sizes, others' shares of none, and ends of epochs among them."""
     ahead, plain = ([kernel(data) for _ in range(ranks)] for _ in range(2))
     assert together(ahead, 40, ahead=True) == together(plain, 40)
@@ -127,7 +127,7 @@ def test_what_is_drawn_and_asked_for_ahead_changes_no_bit(data: Prepared, ranks:
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_drawing_between_steps_changes_no_bit(data: Prepared) -> None:
+def test_drawing_between_steps_changes_no_bit(data: PreparedData) -> None:
     drawn, plain = kernel(data), kernel(data)
     for span, behind in pairwise([*spans(40), NO_SPAN]):
         assert drawn.step(span, 1, behind) == plain.step(span, 1)
@@ -136,14 +136,14 @@ def test_drawing_between_steps_changes_no_bit(data: Prepared) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_the_halves_of_a_rank_alone_are_its_whole_step(data: Prepared) -> None:
+def test_the_halves_of_a_rank_alone_are_its_whole_step(data: PreparedData) -> None:
     halves, whole = kernel(data), kernel(data)
     assert together([halves], 40) == alone(whole, 40)
     for mine, theirs in zip(values(halves), values(whole), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_rank_with_no_instance_sends_its_head_alone(data: Prepared) -> None:
+def test_a_rank_with_no_instance_sends_its_head_alone(data: PreparedData) -> None:
     _, empty = message(kernel(data), Span(0, 7, 8), rank=0, ranks=2)
     assert len(empty) == LINE
 
@@ -156,7 +156,7 @@ def spoilt(good: Bytes, at: int, value: int) -> Bytes:
     return copy
 
 
-def test_a_message_that_is_none_is_refused_and_changes_nothing(data: Prepared) -> None:
+def test_a_message_that_is_none_is_refused_and_changes_nothing(data: PreparedData) -> None:
     of = kernel(data)
     good = message(of, Span(0, 0, BATCH), 0, 1)[1]
     before = [part.tobytes() for part in (of.users, of.items, of.dense[0])]
@@ -178,7 +178,7 @@ def test_a_message_that_is_none_is_refused_and_changes_nothing(data: Prepared) -
     assert of.steps == 0
 
 
-def test_a_slot_too_small_is_refused(data: Prepared) -> None:
+def test_a_slot_too_small_is_refused(data: PreparedData) -> None:
     of = kernel(data)
     with pytest.raises(HpcncfError, match="a message may need"):
         of.gradients(Span(0, 0, 4), 1.0, slot(of.capacity - 1))

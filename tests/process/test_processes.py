@@ -15,7 +15,7 @@ from conftest import alive, within
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.records.schema import EndReason
 from hpcncf.worker import processes
-from hpcncf.worker.processes import Ranks, Watch
+from hpcncf.worker.processes import Ranks, RankWatch
 
 SLEEPS = "import time; time.sleep(60)"
 # Says when its handler stands; then SIGTERM is not enough.
@@ -33,7 +33,7 @@ def start(*codes: str) -> Ranks:
 
 
 def watch(*args: Any, **spans: Any) -> EndReason:
-    watched = Watch(*args, **spans)
+    watched = RankWatch(*args, **spans)
     while (reason := watched.look()) is None:
         time.sleep(0.05)
     return reason

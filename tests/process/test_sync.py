@@ -18,7 +18,7 @@ from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.ncf import model, sync
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.step_clock import StepClock
 
 # 1,501 rows in steps of ten: shards of two and three rows, and the last step has one row in all.
@@ -53,7 +53,7 @@ def trained(folder: Path, place: Place, way: str, steps: range = STEPS) -> dict[
     ground = base.EngineInputs(data, Model(), schedule, 1)
     ground = base.with_transport(ground, start, training, place, clock)
     made = base.build_engine(start, training, place.world_size, CPU, clock, ground)
-    batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, steps))
+    batches = map(in_doubles, made.batches(RankLoader(data, training, schedule), 0, steps))
     clock.start()
     seen = 0
     for step in steps:

@@ -15,7 +15,7 @@ from ranks_together import together
 
 from hpcncf.job.spec import Model
 from hpcncf.launcher.environment import Place
-from hpcncf.launcher.signals import Request
+from hpcncf.launcher.signals import StopRequest
 from hpcncf.native.builds import cpu_flags, installed_builds, select_build
 from hpcncf.worker.lost_ranks import is_peer_loss
 
@@ -28,7 +28,7 @@ if select_build(installed_builds(), cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
 
 
-class Killed(Request):
+class Killed(StopRequest):
     """Its rank is killed in mid-epoch, in the second one."""
 
     def __init__(self, mine: Any, at: Path) -> None:

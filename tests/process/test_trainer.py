@@ -21,7 +21,7 @@ from hpcncf.launcher.signals import Stopped
 from hpcncf.native.builds import installed_builds
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.checkpoint import TrainingProgress, checkpoint_paths, load_checkpoint
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.trainer import _sampled_steps, mean_rows_per_step
 from hpcncf.paths import RunPaths
 
@@ -178,7 +178,9 @@ def test_rows_per_step_are_counted_over_the_loaders_own_batches(
     prepared, training = load_prepared(data), Training(negatives=3)
     rows = prepared.manifest.train_rows
     schedule = Schedule(rows, rows // 2, rank, world_size)  # so that both whole steps are seen
-    steps = [next(Loader(prepared, training, schedule).epoch(0, range(s, s + 1))) for s in (0, 1)]
+    steps = [
+        next(RankLoader(prepared, training, schedule).epoch(0, range(s, s + 1))) for s in (0, 1)
+    ]
     counts = [len(set(b.users.tolist())) + len(set(b.items.tolist())) for b in steps]
     assert mean_rows_per_step(prepared, training, schedule) == sum(counts) / 2
     assert mean_rows_per_step(prepared, training, Schedule(1, 1, rank=0, world_size=2)) is None

@@ -19,7 +19,7 @@ from hpcncf.data.prepared import load_prepared
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import find_conflicts
 from hpcncf.launcher.environment import Place
-from hpcncf.ncf.engines.rowwise import Rowwise
+from hpcncf.ncf.engines.rowwise import RowwiseEngine
 from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.model import initial_model
 from hpcncf.ncf.step_clock import StepClock
@@ -78,16 +78,18 @@ prose
 
 def test_a_benchmarks_section_is_replaced_and_nothing_else() -> None:
     results = benchmark("results")
-    assert results.place(PAGE, results.Block("a", "new\n"), "A") == PAGE.replace("old", "new")
-    page = results.place(PAGE, results.Block("a", r"\1", 5, "CPU, commit 2"), "A")
-    assert results.place(page, results.Block("a", "old"), "A") == PAGE
+    assert results.place(PAGE, results.BenchmarkOutput("a", "new\n"), "A") == PAGE.replace(
+        "old", "new"
+    )
+    page = results.place(PAGE, results.BenchmarkOutput("a", r"\1", 5, "CPU, commit 2"), "A")
+    assert results.place(page, results.BenchmarkOutput("a", "old"), "A") == PAGE
 
 
 def test_a_new_benchmark_gets_a_section_at_the_end() -> None:
     results = benchmark("results")
-    page = results.place(PAGE, results.Block("c", "| 1 |"), "Of c")
+    page = results.place(PAGE, results.BenchmarkOutput("c", "| 1 |"), "Of c")
     assert page == PAGE + "\n## Of c\n\n<!-- bench: c -->\n| 1 |\n<!-- /bench -->\n"
-    assert results.place(page, results.Block("c", "| 1 |"), "Of c") == page
+    assert results.place(page, results.BenchmarkOutput("c", "| 1 |"), "Of c") == page
 
 
 def test_a_section_without_an_end_is_refused() -> None:
@@ -97,13 +99,13 @@ def test_a_section_without_an_end_is_refused() -> None:
 
 def test_the_page_names_its_sitting_once_and_what_is_of_another() -> None:
     results = benchmark("results")
-    block = results.Block("a", "| 2 |", 90, "CPU, commit 2")
+    block = results.BenchmarkOutput("a", "| 2 |", 90, "CPU, commit 2")
     page = results.begin_sitting(results.place(PAGE, block, "A"), "CPU, commit 2")
     assert page.count("commit 2") == 3  # two markers and the line that is read
     assert "\n*CPU, commit 2, `python -m benchmarks --write`, 2 min.*\n" in page
     assert "\n*Of another sitting: CPU, commit 1.*\n\n| 1 |" in page
     assert results.sitting(page) == "CPU, commit 2"
-    again = results.place(page, results.Block("b", "| 3 |", 30, "CPU, commit 2"), "B")
+    again = results.place(page, results.BenchmarkOutput("b", "| 3 |", 30, "CPU, commit 2"), "B")
     again = results.begin_sitting(again, results.sitting(again))
     assert "Of another sitting" not in again
     assert results.begin_sitting(again, "CPU, commit 2") == again
@@ -332,7 +334,7 @@ def test_peers_scores_are_ranked_as_hpcncf_ranks_its_own(peers: Any, tiny_data: 
         scores = start(
             users, torch.from_numpy(candidates.ravel()).long(), torch.empty(len(users), 0)
         )
-    engine = Rowwise(start, Training(), StepClock(1, 1))
+    engine = RowwiseEngine(start, Training(), StepClock(1, 1))
     judged = evaluate(engine, plain, Place(), torch.device("cpu"), "sampled")
     found = peers.quality(scores.reshape(candidates.shape).numpy())
     assert found == pytest.approx((judged.hr10, judged.ndcg10))

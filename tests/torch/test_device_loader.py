@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from make_results import manifest
 from make_runs import planned, tiny
 
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import batches
@@ -33,7 +33,7 @@ TRAINING = Training(loader="device", negatives=4)
 SCHEDULE = Schedule(1501, 50)
 
 
-def drawn(data: Prepared, schedule: Schedule, epoch: int, steps: range) -> list[BatchRows]:
+def drawn(data: PreparedData, schedule: Schedule, epoch: int, steps: range) -> list[BatchRows]:
     return list(Resident(data, TRAINING, schedule, CPU).rows(epoch, steps))
 
 
@@ -55,7 +55,7 @@ def test_nth_absent_lists_the_items_that_are_not_held(held: list[int]) -> None:
     assert found.tolist() == [absent]
 
 
-def test_epoch_has_every_positive_once_and_no_negative_is_a_positive(data: Prepared) -> None:
+def test_epoch_has_every_positive_once_and_no_negative_is_a_positive(data: PreparedData) -> None:
     found = drawn(data, SCHEDULE, 0, range(31))
     there = zip(data.train_users.tolist(), data.train_items.tolist(), strict=True)
     assert pairs(found) == Counter(there)
@@ -66,11 +66,11 @@ def test_epoch_has_every_positive_once_and_no_negative_is_a_positive(data: Prepa
             assert max(mine) < data.manifest.items
 
 
-def bounds(data: Prepared) -> list[tuple[int, int]]:
+def bounds(data: PreparedData) -> list[tuple[int, int]]:
     return list(pairwise(data.positives_indptr.tolist()))
 
 
-def test_negatives_of_a_user_are_uniform(data: Prepared) -> None:
+def test_negatives_of_a_user_are_uniform(data: PreparedData) -> None:
     """Over 40 epochs, within five standard deviations of a user's most and least drawn items."""
     user = int(torch.from_numpy(data.train_users.copy()).mode().values)
     start, stop = bounds(data)[user]
@@ -87,7 +87,7 @@ def test_negatives_of_a_user_are_uniform(data: Prepared) -> None:
 
 
 def test_resumed_epoch_draws_what_an_uninterrupted_one_does(
-    data: Prepared, monkeypatch: pytest.MonkeyPatch
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven steps are drawn together: the twelfth is in the middle."""
     monkeypatch.setattr(batches, "POSITIVES_AT_ONCE", 7 * 50)
@@ -99,13 +99,13 @@ def test_resumed_epoch_draws_what_an_uninterrupted_one_does(
     assert not equal(whole[0], drawn(data, SCHEDULE, 4, range(1))[0])
 
 
-def test_ranks_share_one_order_and_draw_their_own_negatives(data: Prepared) -> None:
+def test_ranks_share_one_order_and_draw_their_own_negatives(data: PreparedData) -> None:
     ranks = [drawn(data, Schedule(1501, 50, rank, 2), 0, range(31)) for rank in range(2)]
     assert pairs(ranks[0]) + pairs(ranks[1]) == pairs(drawn(data, SCHEDULE, 0, range(31)))
     assert not torch.equal(ranks[0][0][1][:, 1:], ranks[1][0][1][:, 1:])
 
 
-def test_memory_of_a_rank_is_counted(data: Prepared) -> None:
+def test_memory_of_a_rank_is_counted(data: PreparedData) -> None:
     # A row's user, item and 9 context columns, 8 of them small; the bounds of 40 users; all pairs.
     arrays = 1501 * (4 + 4 + 4 + 8) + 41 * 8 + data.manifest.train_pairs * 4
     # The order, and every row drawn: user, 5 items, context.
@@ -116,7 +116,7 @@ def test_memory_of_a_rank_is_counted(data: Prepared) -> None:
 
 
 def test_data_that_does_not_fit_is_refused_with_both_sizes(
-    data: Prepared, monkeypatch: pytest.MonkeyPatch
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks on one of two GPUs."""
     schedule, place = SCHEDULE, torch.device("cuda", 1)

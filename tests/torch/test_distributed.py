@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
 from hpcncf.launcher.environment import Place
-from hpcncf.launcher.signals import Request
+from hpcncf.launcher.signals import StopRequest
 from hpcncf.ncf.distributed import (
     Agreement,
     StepDecision,
@@ -126,7 +126,7 @@ def test_after_some_rounds_of_equal_steps_it_is_half_a_second(step_s: float) -> 
 
 
 def test_a_rank_alone_is_reported_after_the_very_step() -> None:
-    stop = Request()
+    stop = StopRequest()
     alone = Agreement(1, torch.device("cpu"), stop, checkpoint_every_min=0)
     assert alone.after_step(last=False) is None
     stop.note(signal.SIGTERM)
@@ -134,9 +134,9 @@ def test_a_rank_alone_is_reported_after_the_very_step() -> None:
 
 
 def test_a_checkpoint_is_due_again_and_again() -> None:
-    alone = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=1e-9)
+    alone = Agreement(1, torch.device("cpu"), StopRequest(), checkpoint_every_min=1e-9)
     assert alone.after_step(last=False) == StepDecision(0)
-    later = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=60)
+    later = Agreement(1, torch.device("cpu"), StopRequest(), checkpoint_every_min=60)
     later.checkpoint_saved()
     assert later.after_step(last=False) is None
 
@@ -146,7 +146,7 @@ def test_epochs_of_few_steps_do_not_make_the_ranks_deaf(tmp_path: Path) -> None:
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        agreement = Agreement(2, torch.device("cpu"), Request(), 0)
+        agreement = Agreement(2, torch.device("cpu"), StopRequest(), 0)
         for _ in range(2000):
             agreement.after_step(last=False)
             agreement.after_step(last=True)

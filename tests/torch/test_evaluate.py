@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hpcncf.data.arrays import build_buckets, row_dtype
 from hpcncf.data.manifest import Manifest
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.native.builds import installed_builds
@@ -32,7 +32,7 @@ from hpcncf.ncf.step_clock import StepClock
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Model, Prepared]:
+def cases(draw: st.DrawFn) -> tuple[Model, PreparedData]:
     """Any widths of layers, and data of any shape: one item, all items known, no negatives."""
     width = st.integers(1, 37)
     sizes = Model(
@@ -56,7 +56,7 @@ def made(
     rows: int,
     context: int,
     negatives: int,
-) -> Prepared:
+) -> PreparedData:
     """Test rows of users with these training items; negatives are any but the held-out item."""
     own = random.integers(items, size=rows)
     others = (own[:, None] + random.integers(1, max(items, 2), size=(rows, negatives))) % items
@@ -65,7 +65,7 @@ def made(
     positives = np.concatenate(known).astype(np.int32)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     bounds, table = build_buckets(indptr, positives)
-    return Prepared(
+    return PreparedData(
         Manifest(
             **dict.fromkeys(nothing, 0),
             key="",
@@ -91,7 +91,7 @@ def made(
     )
 
 
-def whole_numbers(sizes: Model, data: Prepared, seed: int = 1) -> NeuMF:
+def whole_numbers(sizes: Model, data: PreparedData, seed: int = 1) -> NeuMF:
     """Sums of its products are exact in any order, and many scores are equal."""
     model = NeuMF(data.manifest.users, data.manifest.items, data.test_context.shape[1], sizes)
     random = torch.Generator().manual_seed(seed)
@@ -100,13 +100,13 @@ def whole_numbers(sizes: Model, data: Prepared, seed: int = 1) -> NeuMF:
     return model
 
 
-def ranks(model: NeuMF, data: Prepared, candidates: Candidates) -> list[int]:
+def ranks(model: NeuMF, data: PreparedData, candidates: Candidates) -> list[int]:
     parts = list(evaluate.rank_test_rows(model, data, 0, data.manifest.test_rows, candidates))
     return torch.cat(parts).tolist()
 
 
 @torch.no_grad()
-def scores_of_pairs(model: NeuMF, data: Prepared, row: int, items: NDArray[Any]) -> Tensor:
+def scores_of_pairs(model: NeuMF, data: PreparedData, row: int, items: NDArray[Any]) -> Tensor:
     model.eval()
     users = torch.full((len(items),), int(data.test_users[row]))
     context = torch.tensor(data.test_context[row]).to(model.predict_layer.weight)
@@ -114,7 +114,7 @@ def scores_of_pairs(model: NeuMF, data: Prepared, row: int, items: NDArray[Any])
     return scores
 
 
-def others(data: Prepared, row: int, candidates: Candidates) -> NDArray[Any]:
+def others(data: PreparedData, row: int, candidates: Candidates) -> NDArray[Any]:
     """The candidates of a test row, by the definition."""
     if candidates == "sampled":
         return np.asarray(data.test_negatives[row], np.int64)
@@ -123,7 +123,7 @@ def others(data: Prepared, row: int, candidates: Candidates) -> NDArray[Any]:
     return np.array([each for each in range(data.manifest.items) if each not in known], np.int64)
 
 
-def by_forward(model: NeuMF, data: Prepared, candidates: Candidates) -> list[int]:
+def by_forward(model: NeuMF, data: PreparedData, candidates: Candidates) -> list[int]:
     """Pair by pair."""
     found = []
     for row in range(data.manifest.test_rows):
@@ -140,7 +140,7 @@ BOTH = pytest.mark.parametrize("candidates", ["sampled", "full"])
 @BOTH
 @given(case=cases(), seed=st.integers(0, 99))
 def test_ranks_are_those_of_scoring_each_pair(
-    candidates: Candidates, case: tuple[Model, Prepared], seed: int
+    candidates: Candidates, case: tuple[Model, PreparedData], seed: int
 ) -> None:
     sizes, data = case
     model = whole_numbers(sizes, data, seed)
@@ -150,7 +150,7 @@ def test_ranks_are_those_of_scoring_each_pair(
 @BOTH
 @given(case=cases(), seed=st.integers(0, 99))
 def test_a_score_that_is_no_number_counts_against_the_item(
-    candidates: Candidates, case: tuple[Model, Prepared], seed: int
+    candidates: Candidates, case: tuple[Model, PreparedData], seed: int
 ) -> None:
     sizes, data = case
     model = whole_numbers(sizes, data, seed)
@@ -162,7 +162,7 @@ def test_a_score_that_is_no_number_counts_against_the_item(
 @BOTH
 @given(case=cases(), seed=st.integers(0, 99))
 def test_items_that_are_alike_tie_whatever_is_rounded(
-    candidates: Candidates, case: tuple[Model, Prepared], seed: int
+    candidates: Candidates, case: tuple[Model, PreparedData], seed: int
 ) -> None:
     sizes, data = case
     torch.manual_seed(seed)
@@ -196,7 +196,7 @@ NEEDS_NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native 
 ENGINES = ["reference", "rowwise", pytest.param("native", marks=NEEDS_NATIVE)]
 
 
-def engine_ranks(of: base.Engine, data: Prepared, candidates: Candidates) -> list[int]:
+def engine_ranks(of: base.Engine, data: PreparedData, candidates: Candidates) -> list[int]:
     found: list[int] = torch.cat(list(of.ranks(data, 0, len(data.test_users), candidates))).tolist()
     return found
 
@@ -205,7 +205,7 @@ def engine_ranks(of: base.Engine, data: Prepared, candidates: Candidates) -> lis
 @pytest.mark.parametrize("name", ENGINES[1:])
 @given(case=cases(), seed=st.integers(0, 99))
 def test_an_engine_ranks_as_scoring_each_pair_does(
-    name: Any, candidates: Candidates, case: tuple[Model, Prepared], seed: int
+    name: Any, candidates: Candidates, case: tuple[Model, PreparedData], seed: int
 ) -> None:
     sizes, data = case
     # A user with all items has no negatives: no engine can train on that.
@@ -257,7 +257,7 @@ class Written:
 
     def ranks(
         self,
-        data: Prepared,
+        data: PreparedData,
         first: int,
         last: int,
         candidates: Candidates,  # noqa: ARG002  the ranks are known
@@ -266,7 +266,7 @@ class Written:
         yield from torch.split(self.all[first:last], 3)
 
 
-def one_row(data: Prepared) -> Prepared:
+def one_row(data: PreparedData) -> PreparedData:
     """The same data with the first test row alone."""
     return replace(
         data,
@@ -277,7 +277,7 @@ def one_row(data: Prepared) -> Prepared:
     )
 
 
-def quality(data: Prepared, ranks: Tensor, place: Place | None = None) -> Quality:
+def quality(data: PreparedData, ranks: Tensor, place: Place | None = None) -> Quality:
     return evaluate.evaluate(Written(ranks), data, place or Place(), CPU, "sampled")
 
 
@@ -286,7 +286,7 @@ def quality(data: Prepared, ranks: Tensor, place: Place | None = None) -> Qualit
     [(0, 1.0, 1.0), (1, 1.0, 1 / math.log2(3)), (9, 1.0, 1 / math.log2(11)), (10, 0.0, 0.0)],
 )
 def test_a_rank_gives_hit_gain_and_reciprocal(
-    data: Prepared, rank: int, hr: float, ndcg: float
+    data: PreparedData, rank: int, hr: float, ndcg: float
 ) -> None:
     found = quality(one_row(data), torch.tensor([rank]))
     assert found.hr10 == hr
@@ -294,26 +294,26 @@ def test_a_rank_gives_hit_gain_and_reciprocal(
     assert found.mrr == pytest.approx(1 / (rank + 1))
 
 
-def test_all_rows_count_alike_whatever_parts_they_come_in(data: Prepared) -> None:
+def test_all_rows_count_alike_whatever_parts_they_come_in(data: PreparedData) -> None:
     ranks = torch.arange(len(data.test_users)) % 13
     found = quality(data, ranks)
     assert found.hr10 == pytest.approx(np.mean(ranks.numpy() < 10))
     assert found.mrr == pytest.approx(np.mean(1 / (ranks.numpy() + 1)))
 
 
-def test_unseen_pairs_have_a_figure_of_their_own(data: Prepared) -> None:
+def test_unseen_pairs_have_a_figure_of_their_own(data: PreparedData) -> None:
     unseen = torch.from_numpy(data.test_unseen)
     found = quality(data, torch.where(unseen, 50, 0))
     assert found.hr10_unseen == 0.0
     assert found.hr10 == pytest.approx(1 - np.mean(data.test_unseen))
 
 
-def test_without_unseen_pairs_there_is_no_figure(data: Prepared) -> None:
+def test_without_unseen_pairs_there_is_no_figure(data: PreparedData) -> None:
     seen = replace(data, test_items=data.positives[data.positives_indptr[data.test_users]])
     assert quality(seen, torch.zeros(len(data.test_users), dtype=torch.int64)).hr10_unseen is None
 
 
-def test_how_much_is_done_is_reported(data: Prepared) -> None:
+def test_how_much_is_done_is_reported(data: PreparedData) -> None:
     got: list[float] = []
     ranks = torch.zeros(len(data.test_users), dtype=torch.int64)
     evaluate.evaluate(Written(ranks), data, Place(), CPU, "sampled", got.append)
@@ -321,7 +321,7 @@ def test_how_much_is_done_is_reported(data: Prepared) -> None:
     assert (len(got), got[-1]) == (-(-len(ranks) // 3), 1.0)
 
 
-def test_pairs_are_what_is_scored(data: Prepared) -> None:
+def test_pairs_are_what_is_scored(data: PreparedData) -> None:
     rows = data.manifest.test_rows
     assert count_pairs(data, "sampled") == rows * 100
     assert count_pairs(data, "full") == rows * 150

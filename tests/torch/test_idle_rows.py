@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hpcncf.data import synthetic
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.job.spec import Model, Training
 from hpcncf.native.builds import Span, cpu_flags, installed_builds, select_build
 from hpcncf.ncf.engines.native import Kernel
@@ -137,13 +137,13 @@ def test_the_rates_are_those_of_bias_corrected_adam(step: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def small(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("idle") / "made"
     synthetic.prepare_synthetic(folder, users=20, items=30, train_rows=ROWS, test_negatives=5)
     return load_prepared(folder)
 
 
-def kernel(data: Prepared, doubles: bool, build: str | None = None) -> Kernel:
+def kernel(data: PreparedData, doubles: bool, build: str | None = None) -> Kernel:
     return Kernel(data, Model(), Training(lr=LR), 1, ROWS, doubles, build)
 
 
@@ -166,7 +166,7 @@ def parts(of: Kernel) -> tuple[Values, Values, Values]:
 @pytest.mark.parametrize("doubles", [False, True])
 @pytest.mark.parametrize(("touched", "bound"), BOUNDS.items())
 def test_native_is_within_the_stated_bound_of_the_true_recurrence(
-    small: Prepared, touched: int, bound: float, doubles: bool, build: str
+    small: PreparedData, touched: int, bound: float, doubles: bool, build: str
 ) -> None:
     """Settled, or read by a step whose loss counts nothing: it moves the row by what Adam
     remembers."""
@@ -193,7 +193,7 @@ def test_native_is_within_the_stated_bound_of_the_true_recurrence(
     doubles=st.booleans(),
 )
 def test_native_in_pieces_is_where_one_caught_up_at_once_is(
-    small: Prepared, touched: int, pieces: list[int], doubles: bool
+    small: PreparedData, touched: int, pieces: list[int], doubles: bool
 ) -> None:
     of = kernel(small, doubles)
     touch_once(of, touched)

@@ -15,14 +15,14 @@ import torch
 from fake_gpu import DEVICE, FakeGpu, HostWaits, fake_gpu
 from make_runs import planned, trainer
 
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.batches import Resident, Schedule
-from hpcncf.ncf.engines.reference import Reference
+from hpcncf.ncf.engines.reference import ReferenceEngine
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.step_clock import StepClock
 
 BATCH, STEPS = 120, 13  # the last step is smaller
@@ -36,14 +36,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
         yield fake
 
 
-def begun(data: Prepared, **changes: Any) -> tuple[Reference, Loader]:
+def begun(data: PreparedData, **changes: Any) -> tuple[ReferenceEngine, RankLoader]:
     training = Training(**({"loader": "device", "global_batch_size": BATCH} | changes))
     start = model.initial_model(data.manifest, Model(), 1).to(DEVICE)
-    engine = Reference(start, training, 1, DEVICE, StepClock(2 * STEPS, STEPS))
-    return engine, Loader(data, training, SCHEDULE, DEVICE)
+    engine = ReferenceEngine(start, training, 1, DEVICE, StepClock(2 * STEPS, STEPS))
+    return engine, RankLoader(data, training, SCHEDULE, DEVICE)
 
 
-def train_epoch(engine: Reference, loader: Loader) -> None:
+def train_epoch(engine: ReferenceEngine, loader: RankLoader) -> None:
     batches = engine.batches(loader, 0, range(STEPS))
     for step in range(STEPS):
         engine.step(batches, 5 * SCHEDULE.positives(step))
@@ -79,7 +79,7 @@ def test_fake_gpu_refuses_tensors_of_two_devices(gpu: FakeGpu) -> None:
     assert not gpu.captures
 
 
-def test_device_loader_draws_batches_without_a_wait(gpu: FakeGpu, data: Prepared) -> None:
+def test_device_loader_draws_batches_without_a_wait(gpu: FakeGpu, data: PreparedData) -> None:
     resident = Resident(data, Training(loader="device"), SCHEDULE, DEVICE)
     with gpu.queued():
         batches = list(resident.rows(0, range(STEPS)))
@@ -89,7 +89,7 @@ def test_device_loader_draws_batches_without_a_wait(gpu: FakeGpu, data: Prepared
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_cuda_graph_captures_once_and_replays_whole_batches(
-    gpu: FakeGpu, data: Prepared, precision: str
+    gpu: FakeGpu, data: PreparedData, precision: str
 ) -> None:
     engine, loader = begun(data, cuda_graph=True, precision=precision)
     train_epoch(engine, loader)
@@ -99,7 +99,7 @@ def test_cuda_graph_captures_once_and_replays_whole_batches(
 
 
 def test_cuda_graph_of_accumulated_parts_replays_those_of_its_size(
-    gpu: FakeGpu, data: Prepared
+    gpu: FakeGpu, data: PreparedData
 ) -> None:
     """Of 600 instances in 7 parts, five have 86 and two have 85, the smallest size."""
     engine, loader = begun(data, cuda_graph=True, accumulate=7)
@@ -109,7 +109,7 @@ def test_cuda_graph_of_accumulated_parts_replays_those_of_its_size(
 
 @pytest.mark.parametrize("candidates", ["sampled", "full"])
 def test_evaluation_ranks_where_the_model_lies(
-    gpu: FakeGpu, data: Prepared, candidates: Candidates
+    gpu: FakeGpu, data: PreparedData, candidates: Candidates
 ) -> None:
     net = model.initial_model(data.manifest, Model(), 1).to(DEVICE)
     found = list(rank_test_rows(net, data, 0, 40, candidates))
@@ -146,7 +146,7 @@ def test_every_remedy_for_a_gpu_trains_and_evaluates(
 @pytest.mark.slow
 def test_benchmark_for_gpus_runs(
     gpu: FakeGpu,
-    data: Prepared,
+    data: PreparedData,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

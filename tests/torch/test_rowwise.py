@@ -7,12 +7,12 @@ import torch
 from trained import POSITIVES, furthest, trained
 
 from hpcncf.data import synthetic
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.job.spec import Model
 
 
 @pytest.fixture(scope="module")
-def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
     shape = {"users": 300, "items": 2000, "train_rows": POSITIVES * 250, "context": 5}
@@ -22,7 +22,7 @@ def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.mark.parametrize("optimizer", ["lazy_adam", "sgd"])
 def test_rules_that_leave_idle_rows_alone_are_torchs_own(
-    sparse_rows: Prepared, optimizer: str
+    sparse_rows: PreparedData, optimizer: str
 ) -> None:
     settings = {"optimizer": optimizer, "lr": 0.01}
     ours = trained(sparse_rows, 100, torch.float64, engine="rowwise", **settings)
@@ -39,7 +39,7 @@ def test_rules_that_leave_idle_rows_alone_are_torchs_own(
     ],
 )
 def test_any_widths_any_negatives_and_dropout_give_the_same_model(
-    sparse_rows: Prepared, sizes: Model, negatives: int
+    sparse_rows: PreparedData, sizes: Model, negatives: int
 ) -> None:
     """Dropout too: both draw the same masks, because hidden values stand in the same order."""
     each = {"sizes": sizes, "negatives": negatives}

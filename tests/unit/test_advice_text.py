@@ -25,7 +25,7 @@ from hpcncf_analysis.advice.next_job import (
 )
 from hpcncf_analysis.advice.text import (
     CHOICE_NAMES,
-    Conclusion,
+    StudyConclusion,
     all_rows_table,
     conclude,
     describe_settings,
@@ -36,7 +36,7 @@ from hpcncf_analysis.formatting import format_core_time, format_duration, format
 from hpcncf_analysis.planned_job import PlannedJob
 
 
-def concluded(*shown: Configuration, diagnoses: Any = None, **more: Any) -> Conclusion:
+def concluded(*shown: Configuration, diagnoses: Any = None, **more: Any) -> StudyConclusion:
     table = judge(shown, diagnoses, min_efficiency=more.pop("min_efficiency", 0.0))
     return conclude(shown, {"completed": len(shown)}, table, diagnoses, **more)
 

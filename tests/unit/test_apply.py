@@ -10,7 +10,7 @@ import pytest
 from make_results import command_plan, complete, leave, plan_of
 
 from hpcncf.batch.edits import apply_edits
-from hpcncf.batch.resize import Figure, Target, format_limit, limit_of, resize
+from hpcncf.batch.resize import RequestedAmount, Target, format_limit, limit_of, resize
 from hpcncf.batch.script import read_batch_script
 from hpcncf.cli import main
 
@@ -22,7 +22,7 @@ SLURM = """\
 export OMP_NUM_THREADS=16
 srun -c 16 python train.py --workers 16
 """
-ONE_CORE = Target(cores=Figure(1, "one core"), had_cores=16)
+ONE_CORE = Target(cores=RequestedAmount(1, "one core"), had_cores=16)
 
 
 def changed(text: str, target: Target) -> list[str]:
@@ -76,7 +76,7 @@ def test_all_lines_that_depend_on_cores_follow() -> None:
     ],
 )
 def test_cores_in_each_scheduler(text: str, lines: list[str]) -> None:
-    target = Target(cores=Figure(2, "two"), had_cores=16)
+    target = Target(cores=RequestedAmount(2, "two"), had_cores=16)
     assert changed(f"#!/bin/bash\n{text}", target) == lines
 
 
@@ -92,7 +92,7 @@ def test_cores_in_each_scheduler(text: str, lines: list[str]) -> None:
     ],
 )
 def test_memory_in_each_scheduler(text: str, lines: list[str]) -> None:
-    target = Target(memory_mib=Figure(6144, "peak"))
+    target = Target(memory_mib=RequestedAmount(6144, "peak"))
     assert changed(f"#!/bin/bash\n{text}", target) == lines
 
 
@@ -109,22 +109,26 @@ def test_memory_in_each_scheduler(text: str, lines: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_time_in_each_scheduler(text: str, lines: list[str]) -> None:
-    target = Target(limit_s=Figure(54 * 3600, "longest"))
+    target = Target(limit_s=RequestedAmount(54 * 3600, "longest"))
     assert changed(f"#!/bin/bash\n{text}", target) == lines
 
 
 @pytest.mark.parametrize(
     ("text", "target", "why"),
     [
-        (SLURM, Target(cores=Figure(1, ""), had_cores=32), "32 cores, and the script asks for 16"),
+        (
+            SLURM,
+            Target(cores=RequestedAmount(1, ""), had_cores=32),
+            "32 cores, and the script asks for 16",
+        ),
         ("#!/bin/bash\n#SBATCH -c 16\n", ONE_CORE, "default per core would shrink"),
         ("#!/bin/bash\n#SBATCH --mem=9G\necho\n#SBATCH -c 16\n", ONE_CORE, "not read as it is"),
         ("#!/bin/bash\n#SBATCH -c 16 --mem=9G model\n", ONE_CORE, "not read as it is written"),
         ('#!/bin/bash\n#BSUB -n 16 -R "rusage[mem=4GB]"\n', ONE_CORE, "per slot at some sites"),
         ("#!/bin/bash\n#PBS -l select=2:ncpus=16\n", ONE_CORE, "several chunks"),
         ("#!/bin/bash\n#$ -pe mpi 16\n", ONE_CORE, "slots of mpi may be ranks"),
-        ("#!/bin/bash\n#SBATCH --mem=0\n", Target(memory_mib=Figure(9, "")), "no amount"),
-        ("#!/bin/bash\n#BSUB -M 9GB\n", Target(memory_mib=Figure(9, "")), "LSF counts it"),
+        ("#!/bin/bash\n#SBATCH --mem=0\n", Target(memory_mib=RequestedAmount(9, "")), "no amount"),
+        ("#!/bin/bash\n#BSUB -M 9GB\n", Target(memory_mib=RequestedAmount(9, "")), "LSF counts it"),
         ("#!/bin/bash\necho\n", ONE_CORE, "no directives"),
     ],
 )
@@ -134,7 +138,7 @@ def test_what_is_not_certain_is_left(text: str, target: Target, why: str) -> Non
 
 def test_lsf_slots_may_shrink_if_their_memory_is_enough_either_way() -> None:
     text = '#!/bin/bash\n#BSUB -n 16\n#BSUB -R "span[hosts=1] rusage[mem=4GB]"\npython x.py\n'
-    target = Target(Figure(2, "two"), Figure(6144, "peak"), had_cores=16)
+    target = Target(RequestedAmount(2, "two"), RequestedAmount(6144, "peak"), had_cores=16)
     assert changed(text, target) == ["#BSUB -n 2"]
 
 

@@ -32,7 +32,7 @@ from hpcncf.data.datasets import (
     read_frappe,
 )
 from hpcncf.data.manifest import DataError
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 
 CONTENT = b"rows" * 50_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -117,7 +117,7 @@ def grid(users: range, items: range) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def real(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = os.environ.get("HPCNCF_DATA")
     if not folder or not (Path(folder) / ZIP).is_file():
         pytest.skip(f"needs {ZIP} in the folder HPCNCF_DATA")
@@ -126,7 +126,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return load_prepared(made)
 
 
-def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> None:
+def test_the_published_file_gives_exactly_the_known_counts(real: PreparedData) -> None:
     found = real.manifest
     assert (found.rows, found.users, found.items) == (84_385, 654, 1_127)
     assert (found.train_rows, found.test_rows, found.parameters) == (83_731, 654, 74_673)
@@ -137,7 +137,7 @@ def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> No
     assert len(logged | tested) == 13_989
 
 
-def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: Prepared) -> None:
+def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: PreparedData) -> None:
     columns = real.manifest.context_columns
     groups = [name.split("=")[0] for name in columns]
     sizes = {name: groups.count(name) for name in CATEGORIES}

@@ -16,7 +16,7 @@ import pytest
 
 from hpcncf.data.arrays import unpack_context
 from hpcncf.data.manifest import DataError
-from hpcncf.data.prepared import Prepared, load_prepared
+from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.data.readers import Columns, prepare_table
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
@@ -49,7 +49,9 @@ def table(folder: Path, kind: Kind, rows: dict[str, list[Any]] = ROWS) -> Path:
     return path
 
 
-def prepared(folder: Path, kind: Kind, columns: Columns, rows: dict[str, Any] = ROWS) -> Prepared:
+def prepared(
+    folder: Path, kind: Kind, columns: Columns, rows: dict[str, Any] = ROWS
+) -> PreparedData:
     source = table(folder, kind, rows)
     prepare_table(folder / "out", source, kind, columns, test_negatives=1)
     return load_prepared(folder / "out")

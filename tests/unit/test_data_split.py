@@ -29,8 +29,8 @@ from hpcncf.data.arrays import (
 )
 from hpcncf.data.manifest import SLOTS, DataError
 from hpcncf.data.split import (
-    Block,
     Interactions,
+    RowBlock,
     choose_test_rows,
     draw_test_negatives,
     fits_a_byte,
@@ -59,11 +59,11 @@ def rows_of(pairs: list[tuple[int, int]], item_count: int = 40) -> Rows:
 
 
 def source_of(rows: Rows, times: NDArray[Any] | None = None, at_once: int = 7) -> Interactions:
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[RowBlock]:
         for start in range(0, len(rows), at_once):
             some = slice(start, start + at_once)
             own = None if times is None else times[some]
-            yield Block(rows.users[some], rows.items[some], rows.context[some], own)
+            yield RowBlock(rows.users[some], rows.items[some], rows.context[some], own)
 
     return Interactions(
         blocks,

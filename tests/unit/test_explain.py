@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpcncf import cli
-from hpcncf.explain.conclude import Request, common_step, conclude
+from hpcncf.explain.conclude import NextRequest, common_step, conclude
 from hpcncf.explain.dialects import _inferred
 from hpcncf.explain.fields import JobFields
 from hpcncf.explain.read import read_text, read_with_problems
@@ -59,7 +59,7 @@ def check(text: str, truth: list[dict[str, Any]]) -> None:
                     found == value if exact else found == pytest.approx(value, rel=0.01, abs=5e-4)
                 )
                 assert same, f"{job.id}: {name} is {value}, read as {found}"
-        assert seen.request == Request(**expected.get("request", {})), job.id
+        assert seen.request == NextRequest(**expected.get("request", {})), job.id
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
@@ -315,7 +315,7 @@ def test_gpus_have_a_conclusion(
     job = JobFields("jobstats", "1", "COMPLETED", cores=48, elapsed_s=100.0, cpu_s=cpu_s)
     seen = conclude(replace(job, gpus=gpus, gpu_efficiency=share, gpus_unused=unused))
     assert code in seen.codes
-    assert seen.request == Request()
+    assert seen.request == NextRequest()
 
 
 def test_missing_figures_are_asked_of_sacct_in_one_command() -> None:

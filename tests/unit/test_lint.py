@@ -14,7 +14,7 @@ from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import check_batch_script, check_launchers
 from hpcncf.lint.python_script import check_python
-from hpcncf.lint.rules import RULES, Program
+from hpcncf.lint.rules import RULES, ProgramContext
 
 ROOT = Path(__file__).parents[2]
 DATASET = """\
@@ -35,7 +35,7 @@ for batch in loader:
 
 
 def rules(text: str, cores: int | None = None) -> list[tuple[int, str]]:
-    return [(each.line, each.rule) for each in check_python(text, Program(cores))]
+    return [(each.line, each.rule) for each in check_python(text, ProgramContext(cores))]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_workers_have_a_core_each() -> None:
     ],
 )
 def test_a_port_in_python_that_an_array_starts(text: str, found: bool) -> None:
-    assert [each.rule for each in check_python(text, Program(in_array=True))] == (
+    assert [each.rule for each in check_python(text, ProgramContext(in_array=True))] == (
         ["fixed-port"] if found else []
     )
     assert check_python(text) == []
@@ -165,7 +165,7 @@ def test_a_port_in_python_that_an_array_starts(text: str, found: bool) -> None:
 def test_a_distributed_sampler_needs_the_epoch(data: str, found: bool) -> None:
     text = f"sampler = DistributedSampler({data})"
     assert rules(text) == ([(1, "no-set-epoch")] if found else [])
-    assert check_python(text, Program(sets_epoch=True)) == []
+    assert check_python(text, ProgramContext(sets_epoch=True)) == []
 
 
 def test_a_syntax_error_is_reported_with_its_line() -> None:

@@ -19,7 +19,7 @@ from hpcncf.cli import report as verb
 from hpcncf.collect.collect import Collected, collect
 from hpcncf.records.schema import write_record
 from hpcncf.table import Table
-from hpcncf_analysis.advice.text import Conclusion
+from hpcncf_analysis.advice.text import StudyConclusion
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.formatting import NONE
@@ -27,10 +27,10 @@ from hpcncf_analysis.report import build
 from hpcncf_analysis.report.render import MAX_SVG_BYTES, inline_figure, render_markdown
 from hpcncf_analysis.report.section import (
     Paragraph,
-    Part,
     RenderedFigure,
     ReportData,
     Section,
+    SectionPart,
 )
 from hpcncf_analysis.report.sections import causes, model_quality, ranks, resources
 from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS
@@ -60,7 +60,7 @@ def material(
     return ReportData(
         found=Collected("job", list(runs), [], list(ranks), [], list(epochs), [], []),
         shown=group_configurations(runs),
-        conclusion=Conclusion(""),
+        conclusion=StudyConclusion(""),
         alerts=[],
         diagnoses=diagnoses or {},
         quality=quality,
@@ -85,15 +85,15 @@ def rank(number: int, **changes: Any) -> dict[str, Any]:
     return plain | changes
 
 
-def grids(parts: Sequence[Part]) -> list[Table]:
+def grids(parts: Sequence[SectionPart]) -> list[Table]:
     return [part for part in parts if isinstance(part, Table)]
 
 
-def titles(parts: Sequence[Part]) -> list[str]:
+def titles(parts: Sequence[SectionPart]) -> list[str]:
     return [part.title for part in parts if isinstance(part, Table)]
 
 
-def texts(parts: Sequence[Part]) -> str:
+def texts(parts: Sequence[SectionPart]) -> str:
     return " ".join(part.text for part in parts if isinstance(part, Paragraph))
 
 
@@ -195,7 +195,13 @@ def test_a_pull_request_gets_the_first_rows_of_a_long_table_and_every_remedy(
     assert len(job["points"]) < MAX_REMEDY_ROWS
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
     section = Section("runs", "Runs", [replace(table, max_markdown_rows=rows)])
-    page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "alerts": []}
+    page = {
+        "job": "j",
+        "data": "d",
+        "counts": "",
+        "conclusion": StudyConclusion("S.", []),
+        "alerts": [],
+    }
     seen = render_markdown({**page, "sections": [section]})
     assert seen.count("| run-") == 50 - left_out
     assert ("30 more rows stand in report.html" in seen) == bool(left_out)

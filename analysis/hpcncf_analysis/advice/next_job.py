@@ -22,7 +22,7 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper
-from hpcncf.slurm.batch_script import Source, directives, plain_script
+from hpcncf.slurm.batch_script import RunSource, directives, plain_script
 from hpcncf.slurm.site import Site
 from hpcncf.text import pluralize
 from hpcncf_analysis.advice.judge import (
@@ -488,7 +488,9 @@ def _batch_script(job: JobSpec, planned: PlannedJob, path: Path, results: Path) 
     runs = planned.expand(job)
     if runs[0].resources.packed or not all(map(_has_planned_data, runs)):
         return None
-    return plain_script(job, planned.site, runs, Source(path.resolve(), results / job.name), NOTE)
+    return plain_script(
+        job, planned.site, runs, RunSource(path.resolve(), results / job.name), NOTE
+    )
 
 
 def _has_planned_data(run: Run) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from hpcncf.batch.resize import Figure, Target
+from hpcncf.batch.resize import RequestedAmount, Target
 from hpcncf.explain.conclude import LEAST_MIB, MODEST, ROOM, SHORT_S, Explanation
 from hpcncf.paths import AttemptPaths
 from hpcncf.records.schema import NodeRecord, RankRecord
@@ -29,33 +29,33 @@ SOME_CORES: Final = 0.15
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TargetEvidence:
     """The target, and what is missing for the figures that it lacks."""
 
     target: Target
     missing: tuple[str, ...] = ()
 
 
-def from_explanations(explanations: Sequence[Explanation]) -> Evidence:
+def from_explanations(explanations: Sequence[Explanation]) -> TargetEvidence:
     """Derive the target request from the scheduler's figures of one job.
 
     With no or several jobs the target is empty, and `missing` says why.
     """
     if len(explanations) != 1:
         count = pluralize(len(explanations), "job")
-        return Evidence(Target(), (f"{count}: one is needed",))
+        return TargetEvidence(Target(), (f"{count}: one is needed",))
     (one,) = explanations
     job, request = one.job, one.request
     named = f"job {job.id}: " if job.id else ""
     if one.confidence == "none":
-        return Evidence(Target(), (f"{named}{one.confidence_reason}",))
+        return TargetEvidence(Target(), (f"{named}{one.confidence_reason}",))
     texts = {each.code: each.text.replace(THIN, " ") for each in one.conclusions}
 
-    def figure(value: float | None, *codes: str) -> Figure | None:
+    def figure(value: float | None, *codes: str) -> RequestedAmount | None:
         if value is None:
             return None
         said = next((texts[code] for code in codes if code in texts), "as the scheduler says")
-        return Figure(value, f"{named}{said.removesuffix('.')}")
+        return RequestedAmount(value, f"{named}{said.removesuffix('.')}")
 
     target = Target(
         cores=figure(request.cores, "never_a_second_core"),
@@ -76,7 +76,7 @@ def from_explanations(explanations: Sequence[Explanation]) -> Evidence:
     for code in ("memory_not_counted", "memory_impossible", "memory_low", "memory_at_limit"):
         if code in texts:
             missing.append(f"memory: {named}{texts[code]}")
-    return Evidence(target, tuple(missing))
+    return TargetEvidence(target, tuple(missing))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Run:
         return max(each.elapsed_s for each in self.ranks)
 
 
-def from_attempts(attempts: Sequence[AttemptPaths], limit_s: float | None) -> Evidence:
+def from_attempts(attempts: Sequence[AttemptPaths], limit_s: float | None) -> TargetEvidence:
     """Derive the target request from the records of a script's runs, one attempt for each.
 
     `limit_s`: the time limit of today's script.
@@ -101,22 +101,22 @@ def from_attempts(attempts: Sequence[AttemptPaths], limit_s: float | None) -> Ev
     runs = [_Run(*read) for each in attempts if (read := read_attempt(each))[0]]
     ended = [each for each in runs if each.is_complete]
     if not runs:
-        return Evidence(Target(), ("no record of a rank",))
+        return TargetEvidence(Target(), ("no record of a rank",))
     if not ended:
-        return Evidence(Target(), ("no run came to its end with exit code 0",))
+        return TargetEvidence(Target(), ("no run came to its end with exit code 0",))
     if max(each.elapsed_s for each in ended) < SHORT_S:
         text = f"too short: {format_duration(ended[-1].elapsed_s)}; a run of ten minutes shows more"
-        return Evidence(Target(), (text,))
+        return TargetEvidence(Target(), (text,))
     last = ended[-1]
     had = round(sum(each.cores.allocated for each in last.ranks))
     cores, no_cores = _cores(last)
     memory, no_memory = _memory(ended)
     limit, no_limit = _limit(ended, limit_s)
     missing = tuple(each for each in (no_cores, no_memory, no_limit) if each)
-    return Evidence(Target(cores, memory, limit, had_cores=had), missing)
+    return TargetEvidence(Target(cores, memory, limit, had_cores=had), missing)
 
 
-def _cores(run: _Run) -> tuple[Figure | None, str]:
+def _cores(run: _Run) -> tuple[RequestedAmount | None, str]:
     """Cores per rank needed by the busiest rank, or None and the reason."""
     diagnosis = diagnose(run.ranks, run.nodes)
     if disturbed := disturbance(diagnosis):
@@ -142,14 +142,14 @@ def _cores(run: _Run) -> tuple[Figure | None, str]:
             "that part; hpcncf tune tries it"
         )
     of_rank = f"rank {rank.rank} of {len(run.ranks)}, which " if len(run.ranks) > 1 else ""
-    return Figure(
+    return RequestedAmount(
         need,
         f"hpcncf run: {of_rank}used {format_cores(mean)} of {format_cores(allocated)} cores on "
         f"average, {format_cores(peak)} over its busiest {rank.cpu.peak_window_s:g} s",
     ), ""
 
 
-def _memory(runs: Sequence[_Run]) -> tuple[Figure | None, str]:
+def _memory(runs: Sequence[_Run]) -> tuple[RequestedAmount | None, str]:
     """Memory per node: the highest peak of all runs plus a margin, or None and the reason.
 
     The reason is empty if the current limit fits.
@@ -170,14 +170,14 @@ def _memory(runs: Sequence[_Run]) -> tuple[Figure | None, str]:
     size = ceil(ROOM * peak / 1024) * 1024.0
     if limits and size > MODEST * min(limits):
         return None, ""  # it fits
-    return Figure(
+    return RequestedAmount(
         size,
         f"hpcncf run: {format_mebibytes(peak)} at the peak of "
         f"{pluralize(len(runs), 'run')}, and {format_percent(ROOM - 1)} more",
     ), ""
 
 
-def _limit(runs: Sequence[_Run], limit_s: float | None) -> tuple[Figure | None, str]:
+def _limit(runs: Sequence[_Run], limit_s: float | None) -> tuple[RequestedAmount | None, str]:
     longest = max(each.elapsed_s for each in runs)
     needed = max(longest * (1 + TIME_MARGIN), longest + LEAST_MARGIN_S)
     if limit_s is not None and MODEST * limit_s <= needed <= limit_s:
@@ -189,7 +189,7 @@ def _limit(runs: Sequence[_Run], limit_s: float | None) -> tuple[Figure | None, 
                 f"{ENOUGH_RUNS} show how long the longest takes"
             )
         return None, "" if limit_s is not None else f"time: {ENOUGH_RUNS} runs are needed"
-    return Figure(
+    return RequestedAmount(
         needed,
         f"hpcncf run: the longest of {len(runs)} runs took {format_duration(longest)}, and "
         f"{format_percent(TIME_MARGIN)} more",

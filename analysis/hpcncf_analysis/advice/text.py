@@ -71,7 +71,7 @@ TRIALS: Final = (
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class StudyConclusion:
     sentence: str
     """The headline, and the sentences behind it."""
     choices: Table | None = None
@@ -96,7 +96,7 @@ def conclude(
     base: str | None = None,
     advised: Mapping[str, tuple[Advice, str]] | None = None,
     of_trials: bool = False,
-) -> Conclusion:
+) -> StudyConclusion:
     """Draw the conclusion of a report from its configurations and judgement.
 
     `counts`: state -> number of runs. `base`: the configuration of the job file without its
@@ -106,19 +106,19 @@ def conclude(
     if not configurations:
         total = sum(counts.values())
         states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
-        return Conclusion(
+        return StudyConclusion(
             f"No run is complete yet ({states} of {pluralize(total, 'run')}), so there is nothing "
             "to conclude. See `hpcncf status`."
         )
     found, measured = diagnoses or {}, outcomes or {}
     if table is None:
         if not all(one.is_command for one in configurations):
-            return Conclusion("The completed runs measured no speed: nothing can be compared.")
+            return StudyConclusion("The completed runs measured no speed: nothing can be compared.")
         facts = [f"{one.label}: {_usage(one)}." for one in configurations[:MAX_FACTS]]
         more = len(configurations) - MAX_FACTS
         facts += [f"And {pluralize(more, 'command')} more, in the table."] if more > 0 else []
         sentence = f"{len(configurations)} different commands, not compared."
-        return Conclusion(TRIALS if of_trials else sentence, facts=facts)
+        return StudyConclusion(TRIALS if of_trials else sentence, facts=facts)
     causes = explain_cause(table, found, measured)
     headline = describe_recommendation(table, configurations, measured, advised or {})
     note = f"Time and core time are for {table.work}."
@@ -129,7 +129,7 @@ def conclude(
         facts.append(
             f"This is about a single run. For how many runs to share a node or GPU see “{TITLE}”."
         )
-    return Conclusion(
+    return StudyConclusion(
         sentence=" ".join(headline),
         choices=choices_table(table),
         note=note,

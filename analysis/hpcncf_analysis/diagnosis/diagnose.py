@@ -22,7 +22,7 @@ from hpcncf.records.schema import (
 )
 from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
+from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, DiagnosisVerdict, Evidence, Finding
 from hpcncf_analysis.diagnosis.from_records import evidence
 from hpcncf_analysis.diagnosis.rules_cores import (
     gpu_underused,
@@ -145,7 +145,9 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     judged = not failed or any(
         each.steps and each.seconds >= thresholds.SHORT_S for each in evidence.program
     )
-    verdict: Verdict = "cause" if first else "healthy" if judged and not doubts else "unknown"
+    verdict: DiagnosisVerdict = (
+        "cause" if first else "healthy" if judged and not doubts else "unknown"
+    )
     grown = evidence.memory_growth_mib
     alert = f"memory grew steadily, by {format_mebibytes(grown)}: {GROWTH_HINT}"
     return Diagnosis(

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args
 from hpcncf.collect.resource_columns import IDLE_MIB_S
 from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.facts import Loader, RankTimes, Startup, Tables
-from hpcncf_analysis.diagnosis.program_facts import Program
-from hpcncf_analysis.diagnosis.source_lines import Place
+from hpcncf_analysis.diagnosis.facts import LoaderFacts, RankTimes, Startup, Tables
+from hpcncf_analysis.diagnosis.program_facts import ObservedProgram
+from hpcncf_analysis.diagnosis.source_lines import CodeLocation
 from hpcncf_analysis.formatting import format_number, format_percent
 
 Cause = Literal[
@@ -46,7 +46,7 @@ Cause = Literal[
 ]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
-Verdict = Literal["cause", "healthy", "unknown"]
+DiagnosisVerdict = Literal["cause", "healthy", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Finding:
     """Dotted settings of a job file that apply the remedy; empty where no setting does."""
     gain: Gain | None = None
     """None where the record gives no ground for a figure."""
-    places: tuple[Place, ...] = ()
+    places: tuple[CodeLocation, ...] = ()
     """The user's own lines, the first one being the one to change."""
 
     @property
@@ -99,7 +99,7 @@ class Diagnosis:
     """Why one run was no faster."""
 
     run_id: str
-    verdict: Verdict
+    verdict: DiagnosisVerdict
     primary: Finding | None
     """None unless the verdict is `cause`."""
     secondary: tuple[Finding, ...]
@@ -253,11 +253,11 @@ class Evidence:
     """How the run ended, where it did not complete."""
 
     @functools.cached_property
-    def inside(self) -> Program | None:
+    def inside(self) -> ObservedProgram | None:
         """Program as seen by the probe; None for our own training or if the probe saw nothing."""
         if all(each.is_worker for each in self.program):
             return None
-        return Program(self.program)
+        return ObservedProgram(self.program)
 
     @property
     def steps(self) -> float:
@@ -316,7 +316,7 @@ class Evidence:
             return 0.0
         return min(share, max(0.0, self.idle - self.phases.get("sync", 0.0))) / share
 
-    def places(self, *phases: str, rank: int | None = None) -> tuple[Place, ...]:
+    def places(self, *phases: str, rank: int | None = None) -> tuple[CodeLocation, ...]:
         """Hot lines of the user's code in these phases; empty if the probe did not look."""
         return self.inside.places(*phases, rank=rank) if self.inside else ()
 
@@ -332,7 +332,7 @@ class Evidence:
         return Startup(seconds, own_s, min(1.0, self.of_elapsed(own_s)))
 
     @property
-    def loader(self) -> Loader | None:
+    def loader(self) -> LoaderFacts | None:
         """Data loader that makes the training batches; None if unknown or if there is none."""
         if self.inside:
             return self.inside.loader
@@ -345,7 +345,7 @@ class Evidence:
         known = self.children_s is not None and self.training_s and not threads
         computed = self.computed_by_workers if known else None
         costly = computed is not None and self.phases.get("input", 0.0) >= computed
-        return Loader(self.workers, starts, waits, costly, computed, epochs=self.epochs)
+        return LoaderFacts(self.workers, starts, waits, costly, computed, epochs=self.epochs)
 
     @property
     def computed_by_workers(self) -> float:

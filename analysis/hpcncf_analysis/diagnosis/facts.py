@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from hpcncf_analysis.diagnosis.source_lines import Place
+from hpcncf_analysis.diagnosis.source_lines import CodeLocation
 
 PHASES: Final = (
     "input",
@@ -64,11 +64,11 @@ class Startup:
     """`own_s` as a share of all the time that neighbours did not take."""
     imports: float | None = None
     """Share of the seconds that went into imports; None if it is not known."""
-    places: tuple[Place, ...] = ()
+    places: tuple[CodeLocation, ...] = ()
 
 
 @dataclass(frozen=True)
-class Loader:
+class LoaderFacts:
     """Who makes the batches that the steps wait for."""
 
     workers: int
@@ -86,9 +86,9 @@ class Loader:
     persistent: bool = True
     whole_batches: bool | None = None
     """Whether the data set can be indexed by many rows at once; None if it is not known."""
-    places: tuple[Place, ...] = ()
+    places: tuple[CodeLocation, ...] = ()
     """Where the batches are made, by their share of `waits` and `starts`."""
-    made_at: tuple[Place, ...] = ()
+    made_at: tuple[CodeLocation, ...] = ()
     """Where the DataLoader is made."""
 
 

@@ -15,10 +15,10 @@ from typing import Final
 
 from hpcncf.records.schema import ProgramMoment, ProgramProfile, ProgramTable, SourceLine
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.facts import PHASES, Loader, RankTimes, Startup, Tables
+from hpcncf_analysis.diagnosis.facts import PHASES, LoaderFacts, RankTimes, Startup, Tables
 from hpcncf_analysis.diagnosis.source_lines import (
     BRIEF_S,
-    Place,
+    CodeLocation,
     loader_places,
     places_of,
     text_of,
@@ -56,7 +56,7 @@ class Trend:
     """The phase that grows most."""
 
 
-class Program:
+class ObservedProgram:
     """The ranks of a program together, and one worker of theirs."""
 
     def __init__(self, profiles: Iterable[ProgramProfile]) -> None:
@@ -84,14 +84,14 @@ class Program:
         waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
         return waited / seconds if seconds > 0 else 0.0
 
-    def places(self, *phases: str, rank: int | None = None) -> tuple[Place, ...]:
+    def places(self, *phases: str, rank: int | None = None) -> tuple[CodeLocation, ...]:
         """Hot lines of the user's code in these phases, of `rank` or of the longest-running one.
 
         The line to change comes first. With `rank`, shares are of the phase instead of the
         time.
         """
         profile = next((each for each in self.ranks if each.rank == rank), self.longest)
-        found = list[Place]()
+        found = list[CodeLocation]()
         for phase in phases:
             lines = [each for each in profile.lines if each.phase == phase]
             brief = phase == "input" and _is_brief(seconds_in(profile, phase), profile)
@@ -257,21 +257,21 @@ class Program:
         return Startup(rank.startup_s, own_s, share, imports, places)
 
     @property
-    def loader(self) -> Loader | None:
+    def loader(self) -> LoaderFacts | None:
         """The training loader with the most batches; None if there is none."""
         trains = [each for each in self.longest.loaders if not each.evaluates]
         loader = max(trains, key=lambda each: each.batches, default=None)
         starts, waits = self.share("workers"), self.share("input")
         if loader is None:
-            return Loader(0, starts, waits, False) if starts else None
+            return LoaderFacts(0, starts, waits, False) if starts else None
         shares = [each.worker_busy for each in self.workers if each.worker_busy is not None]
         busy = shares[0] if shares else None
-        places = list[Place]()
+        places = list[CodeLocation]()
         if self.workers:
             worker = self.workers[0]
             brief = _is_brief(loader.workers * (worker.main_cpu_s or 0.0), self.longest)
             places = places_of(worker.lines, min(1.0, starts + waits), brief)
-        return Loader(
+        return LoaderFacts(
             workers=loader.workers,
             starts=starts,
             waits=waits,

@@ -13,7 +13,7 @@ from hpcncf_analysis.diagnosis.evidence import Diagnosis, Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import faster
 from hpcncf_analysis.diagnosis.facts import PHASES
 from hpcncf_analysis.diagnosis.format import disturbance
-from hpcncf_analysis.diagnosis.program_facts import Program
+from hpcncf_analysis.diagnosis.program_facts import ObservedProgram
 from hpcncf_analysis.diagnosis.rules_step import LONG_STEP_S
 from hpcncf_analysis.formatting import THIN, format_cores, format_duration, format_number
 
@@ -82,7 +82,7 @@ def lines(evidence: Evidence, diagnosis: Diagnosis) -> list[str]:
     return [line.replace(THIN, " ") for line in text]
 
 
-def _where(program: Program) -> list[str]:
+def _where(program: ObservedProgram) -> list[str]:
     rank = program.longest
     if rank.steps:
         each_s = rank.seconds / rank.steps
@@ -109,7 +109,7 @@ def _where(program: Program) -> list[str]:
     return shown
 
 
-def _lines_of(program: Program, phase: str) -> list[str]:
+def _lines_of(program: ObservedProgram, phase: str) -> list[str]:
     """Lines of text with the two hottest places of a phase, in user code or in libraries.
 
     The line to change comes first.
@@ -132,7 +132,7 @@ def _lines_of(program: Program, phase: str) -> list[str]:
     return [_cut(f"      {cost:4.0%}  {name}") for cost, name in found[:2] if cost >= 0.05]
 
 
-def _line_inside(program: Program, phase: str) -> str:
+def _line_inside(program: ObservedProgram, phase: str) -> str:
     """Text with the hottest user line within a phase, or empty.
 
     The line that begins the phase does not count.
@@ -158,7 +158,7 @@ def bar(share: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(BAR)
 
 
-def _meaning(program: Program, phase: str) -> str:
+def _meaning(program: ObservedProgram, phase: str) -> str:
     waits = program.waiting(phase)
     if phase == "input":
         loaders = [each for each in program.longest.loaders if not each.evaluates]
@@ -179,7 +179,7 @@ def _meaning(program: Program, phase: str) -> str:
     return MEANINGS.get(phase, "")
 
 
-def _causes(diagnosis: Diagnosis, program: Program, evidence: Evidence) -> list[str]:
+def _causes(diagnosis: Diagnosis, program: ObservedProgram, evidence: Evidence) -> list[str]:
     found = diagnosis.findings
     if not found:
         reason = "no known waste takes a fifth of the time or of the cores"
@@ -215,7 +215,7 @@ def cause_lines(diagnosis: Diagnosis) -> list[str]:
     return text
 
 
-def _what_it_is(program: Program, evidence: Evidence) -> str:
+def _what_it_is(program: ObservedProgram, evidence: Evidence) -> str:
     """Describe the kind of load, such as `Compute-bound: 92 % arithmetic, 1.9 of 2 cores`.
 
     It says why a wait is no cause, where one takes a fifth of the time.
@@ -264,7 +264,7 @@ def _gain(finding: Finding, before: Sequence[Finding], beside: str) -> str:
     return f"{text}."
 
 
-def _ask(diagnosis: Diagnosis, evidence: Evidence, program: Program) -> list[str]:
+def _ask(diagnosis: Diagnosis, evidence: Evidence, program: ObservedProgram) -> list[str]:
     cores = evidence.cores
     if cores.used is None or cores.allocated is None or diagnosis.verdict == "unknown":
         return []
@@ -290,7 +290,7 @@ def _ask(diagnosis: Diagnosis, evidence: Evidence, program: Program) -> list[str
     return _wrap(f"{text})", "Ask for   ")
 
 
-def _may_fit_one_core(evidence: Evidence, program: Program) -> bool:
+def _may_fit_one_core(evidence: Evidence, program: ObservedProgram) -> bool:
     """Whether the steps may be as fast on one core: short, and the rest fits on it.
 
     The rest is all that is not computed by torch's threads.

@@ -14,8 +14,8 @@ from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis import expected_gain, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain
 from hpcncf_analysis.diagnosis.expected_gain import applied, faster, in_process, reduced, removed
-from hpcncf_analysis.diagnosis.facts import Loader
-from hpcncf_analysis.diagnosis.source_lines import Place
+from hpcncf_analysis.diagnosis.facts import LoaderFacts
+from hpcncf_analysis.diagnosis.source_lines import CodeLocation
 from hpcncf_analysis.formatting import format_cores, format_percent
 
 # Lines that unpack a sample, which no array operation does for a whole batch.
@@ -62,7 +62,7 @@ def python_input(evidence: Evidence) -> Finding | None:
     if loader and loader.workers:
         remedy = "Make whole batches at once with array operations (`__getitems__`): all cores are "
         remedy += "busy, so more workers will not help."
-        places: Sequence[Place] = loader.places
+        places: Sequence[CodeLocation] = loader.places
         most = removed(share)
     else:
         places = evidence.places("input")
@@ -97,12 +97,12 @@ def _waits(evidence: Evidence) -> float:
     return evidence.waiting("input")
 
 
-def _helps(evidence: Evidence, loader: Loader) -> bool:
+def _helps(evidence: Evidence, loader: LoaderFacts) -> bool:
     """Whether one more worker would have work to do and an idle core to run on."""
     return loader.workers > 0 and loader.busy is not None and evidence.idle_cores >= ROOM
 
 
-def _facts_of_workers(loader: Loader, share: float) -> list[str]:
+def _facts_of_workers(loader: LoaderFacts, share: float) -> list[str]:
     facts = [
         f"{format_percent(share)} of the time the training thread waits for "
         f"{pluralize(loader.workers, 'loader worker')}"
@@ -112,7 +112,9 @@ def _facts_of_workers(loader: Loader, share: float) -> list[str]:
     return facts
 
 
-def _remedy_by_line(evidence: Evidence, share: float, places: Sequence[Place]) -> tuple[str, Gain]:
+def _remedy_by_line(
+    evidence: Evidence, share: float, places: Sequence[CodeLocation]
+) -> tuple[str, Gain]:
     """Choose a remedy for slow input from the hot lines' text, with its expected gain."""
     text = " ".join(f"{each.function} {each.source or ''}" for each in places[:1]).lower()
     idle = int(evidence.idle_cores + 0.3)

@@ -15,10 +15,10 @@ from hpcncf.text import pluralize
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import reduced, removed
-from hpcncf_analysis.diagnosis.program_facts import INTERPRETS, Program, share_of
+from hpcncf_analysis.diagnosis.program_facts import INTERPRETS, ObservedProgram, share_of
 from hpcncf_analysis.diagnosis.source_lines import (
     MOST_PLACES,
-    Place,
+    CodeLocation,
     find_lines,
     is_independent,
     is_repeated,
@@ -116,7 +116,7 @@ def small_operations(evidence: Evidence) -> Finding | None:
     )
 
 
-def _overhead(program: Program, phase: str) -> float:
+def _overhead(program: ObservedProgram, phase: str) -> float:
     """Share of the time that a phase spends on Python and dispatch; 0 with too few samples."""
     moving = program.moving(phase)
     if moving is None or moving < INTERPRETS:
@@ -124,14 +124,14 @@ def _overhead(program: Program, phase: str) -> float:
     return program.share(phase) * (1 - program.waiting(phase))
 
 
-def _overhead_of_optimizer(program: Program) -> float:
+def _overhead_of_optimizer(program: ObservedProgram) -> float:
     """Share of the time lost to an optimizer that updates many tensors one by one."""
     graphs = program.longest.graphs
     leaves = graphs[-1].leaves if graphs else 0
     return _overhead(program, "optimizer") if leaves >= MANY_TENSORS else 0.0
 
 
-def _overhead_of_model(evidence: Evidence, program: Program) -> float:
+def _overhead_of_model(evidence: Evidence, program: ObservedProgram) -> float:
     """Share of the time lost to a forward and backward pass of many tiny operations."""
     del evidence
     nodes = program.nodes
@@ -143,7 +143,7 @@ def _overhead_of_model(evidence: Evidence, program: Program) -> float:
     return sum(map(program.share, ("forward", "backward"))) + program.model_in_loop
 
 
-def _overhead_of_parameters(evidence: Evidence, program: Program) -> float:
+def _overhead_of_parameters(evidence: Evidence, program: ObservedProgram) -> float:
     """Share of the time lost to a loop over parameters in the program's own code."""
     places = evidence.places("loop")
     if not places or not PARAMETERS.search(_header(places[0])) or _frequent(evidence):
@@ -151,31 +151,33 @@ def _overhead_of_parameters(evidence: Evidence, program: Program) -> float:
     return max(0.0, _overhead(program, "loop") - program.model_in_loop)
 
 
-def _header(place: Place) -> str:
+def _header(place: CodeLocation) -> str:
     """Source text of the innermost loop around a line, and of the line itself."""
     return f"{loop_around(place.file, place.line)} {place.source or ''}"
 
 
-def _is_looped(places: Sequence[Place]) -> bool:
+def _is_looped(places: Sequence[CodeLocation]) -> bool:
     """Whether the hottest line is in a loop over anything but a network's layers."""
     head = loop_around(places[0].file, places[0].line) if places else ""
     return bool(head) and not LAYERS.search(head)
 
 
-def _phase_of(where: str, program: Program) -> str:
+def _phase_of(where: str, program: ObservedProgram) -> str:
     if where != "model":
         return where
     return "loop" if program.is_functional else "forward"
 
 
-def _places_of_overhead(evidence: Evidence, program: Program, where: str) -> tuple[Place, ...]:
+def _places_of_overhead(
+    evidence: Evidence, program: ObservedProgram, where: str
+) -> tuple[CodeLocation, ...]:
     places = evidence.places(_phase_of(where, program))
     if where == "model" and not places:
         places = evidence.places("backward")
     return places
 
 
-def _gather(where: str, places: Sequence[Place]) -> str:
+def _gather(where: str, places: Sequence[CodeLocation]) -> str:
     """Remedy that replaces many small operations by a single one."""
     if where == "optimizer":
         if any(each.function == "step" for each in places):
@@ -246,13 +248,15 @@ def slowing_steps(evidence: Evidence) -> Finding | None:
     )
 
 
-def is_growth(evidence: Evidence, place: Place) -> bool:
+def is_growth(evidence: Evidence, place: CodeLocation) -> bool:
     """Whether this line is the one that `slowing_steps` names as growing with each step."""
     growing = slowing_steps(evidence)
     return growing is not None and growing.places[:1] == (place,)
 
 
-def _what_grows(evidence: Evidence, program: Program, phase: str) -> tuple[str, tuple[Place, ...]]:
+def _what_grows(
+    evidence: Evidence, program: ObservedProgram, phase: str
+) -> tuple[str, tuple[CodeLocation, ...]]:
     """Describe what grows from step to step, with the lines responsible; or ("", ())."""
     rank = program.longest
     files = program.files
@@ -285,7 +289,7 @@ def _what_grows(evidence: Evidence, program: Program, phase: str) -> tuple[str, 
     return "", ()
 
 
-def _inside_loops(places: Sequence[Place]) -> list[Place]:
+def _inside_loops(places: Sequence[CodeLocation]) -> list[CodeLocation]:
     """Keep places in a loop, or in a function, which may be called in one."""
     return [p for p in places if is_repeated(p.file, p.line) or p.function != "<module>"]
 
@@ -406,7 +410,7 @@ def frequent_call(evidence: Evidence) -> Finding | None:
     )
 
 
-def _frequent(evidence: Evidence) -> tuple[Place, str, str] | None:
+def _frequent(evidence: Evidence) -> tuple[CodeLocation, str, str] | None:
     """Match the hottest line with FREQUENT: (line, kind of call, remedy), or None."""
     assert evidence.inside is not None
     lines = {

@@ -13,7 +13,7 @@ from hpcncf_analysis.diagnosis.rules_overhead import (
     share_of_own_code,
     small_operations,
 )
-from hpcncf_analysis.diagnosis.source_lines import Place, line_of_thread, place
+from hpcncf_analysis.diagnosis.source_lines import CodeLocation, line_of_thread, place
 from hpcncf_analysis.formatting import format_cores, format_percent
 
 
@@ -153,7 +153,7 @@ def batch_thread(evidence: Evidence) -> Finding | None:
     )
 
 
-def _batch_thread(evidence: Evidence) -> Place | None:
+def _batch_thread(evidence: Evidence) -> CodeLocation | None:
     """Line of a thread that computes while training waits for it; None if there is none."""
     program = evidence.inside
     if program is None or not program.steps or program.longest.seconds <= 0:

@@ -17,7 +17,7 @@ from hpcncf_analysis.diagnosis.expected_gain import (
 )
 from hpcncf_analysis.diagnosis.source_lines import (
     MOST_PLACES,
-    Place,
+    CodeLocation,
     find_lines,
     lines_that_keep_graphs,
 )
@@ -141,7 +141,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
     return Finding("serial_step", share, "cores", tuple(facts), remedy, changes, gain, places)
 
 
-def _lines_that_set_threads(evidence: Evidence) -> tuple[Place, ...]:
+def _lines_that_set_threads(evidence: Evidence) -> tuple[CodeLocation, ...]:
     """Lines of the program that set a variable for the number of threads."""
     inside = evidence.inside
     names = inside.longest.threads_set if inside else {}

@@ -39,7 +39,7 @@ LARGEST_SOURCE: Final = 1024**2
 
 
 @dataclass(frozen=True)
-class Place:
+class CodeLocation:
     """A line of the user's program that a cause lies in."""
 
     file: str
@@ -58,7 +58,7 @@ class Place:
         return f"{Path(self.file).name}:{self.line} {self.function}".rstrip()
 
 
-def places_of(lines: Sequence[SourceLine], share: float, brief: bool = False) -> list[Place]:
+def places_of(lines: Sequence[SourceLine], share: float, brief: bool = False) -> list[CodeLocation]:
     """Choose the lines to show: first the one to change, then those with most own time.
 
     The line to change is one inside the phase, if there is any.
@@ -121,10 +121,10 @@ def text_of(line: SourceLine) -> str:
     return text[line.line - 1].strip() if 0 < line.line <= len(text) else ""
 
 
-def place(line: SourceLine, share: float = 1.0) -> Place:
+def place(line: SourceLine, share: float = 1.0) -> CodeLocation:
     """Convert a sampled line to a place, with its text and `hpcncf lint` advice if readable."""
     _, complaints = _source(line.file)
-    return Place(
+    return CodeLocation(
         file=line.file,
         line=line.line,
         function=line.function,
@@ -154,12 +154,12 @@ def line_of_thread(thread: ProgramThread) -> SourceLine:
     return _before_hand_over(found[0], found, ABSORBED)
 
 
-def loader_places(lines: Iterable[SourceLine], share: float) -> list[Place]:
+def loader_places(lines: Iterable[SourceLine], share: float) -> list[CodeLocation]:
     """Place where the DataLoader with workers is created; empty unless it is unambiguous."""
     for file in dict.fromkeys(each.file for each in lines):
         if call := _loader_with_workers(file):
             line, name = call
-            return [Place(file, line, name, share, _source(file)[0][line - 1].strip())]
+            return [CodeLocation(file, line, name, share, _source(file)[0][line - 1].strip())]
     return []
 
 
@@ -182,12 +182,12 @@ def _loader_with_workers(file: str) -> tuple[int, str] | None:
     return (calls[0].lineno, ast.unparse(calls[0].func)) if len(calls) == 1 else None
 
 
-def find_lines(file: str, pattern: str) -> list[Place]:
+def find_lines(file: str, pattern: str) -> list[CodeLocation]:
     """Lines of the file that match a pattern, comments aside, with their functions."""
     text, _ = _source(file)
     wanted = re.compile(pattern)
     return [
-        Place(file, number, _function_at(file, number), 0.0, line.strip())
+        CodeLocation(file, number, _function_at(file, number), 0.0, line.strip())
         for number, line in enumerate(text, 1)
         if wanted.search(line.partition("#")[0])
     ]
@@ -284,12 +284,12 @@ def _function_at(file: str, line: int) -> str:
     return max(around, key=lambda node: node.lineno).name if around else "<module>"
 
 
-def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[Place, ...]:
-    found = list[Place]()
+def lines_that_keep_graphs(lines: Iterable[SourceLine]) -> tuple[CodeLocation, ...]:
+    found = list[CodeLocation]()
     for file in dict.fromkeys(each.file for each in lines):
         text, complaints = _source(file)
         found += [
-            Place(file, number, "", 0.0, text[number - 1].strip(), complaint.message)
+            CodeLocation(file, number, "", 0.0, text[number - 1].strip(), complaint.message)
             for number, complaint in complaints.items()
             if complaint.rule == "kept-graph"
         ]

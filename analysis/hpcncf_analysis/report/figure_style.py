@@ -52,7 +52,7 @@ VARIABLES: Final = {
     "#56B4E9": "sky",
 }
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 
 SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only
     "font.family": "sans-serif",
@@ -112,7 +112,9 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def annotate(axes: Axes, text: str, at: Place, offset: Place = (5, 0), **settings: Any) -> None:
+def annotate(
+    axes: Axes, text: str, at: Position, offset: Position = (5, 0), **settings: Any
+) -> None:
     """Place a text beside a point in data coordinates, offset in points."""
     plain: dict[str, Any] = {"va": "center", "size": 9, "color": INK}
     axes.annotate(text, at, xytext=offset, textcoords="offset points", **(plain | settings))
@@ -198,7 +200,7 @@ Boxes = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Label:
+class PointLabel:
     """Text that belongs to a point (x, y) in data coordinates."""
 
     x: float
@@ -208,7 +210,10 @@ class Label:
 
 
 def place_labels(
-    axes: Axes, labels: Sequence[Label], points: Sequence[Place], medians: Sequence[Place] = ()
+    axes: Axes,
+    labels: Sequence[PointLabel],
+    points: Sequence[Position],
+    medians: Sequence[Position] = (),
 ) -> None:
     """Draw each label where it covers least, with a line to its point if that is far.
 
@@ -245,14 +250,14 @@ def place_labels(
         )
 
 
-def _squares(axes: Axes, places: Sequence[Place], radius: float) -> Boxes:
+def _squares(axes: Axes, places: Sequence[Position], radius: float) -> Boxes:
     """Square boxes, in pixels, around points in data coordinates; the radius is in points."""
     at = axes.transData.transform(np.array(places, dtype=float).reshape(-1, 2))
     half = radius * axes.figure.dpi / 72
     return np.hstack([at - half, at + half])
 
 
-def _boxes(axes: Axes, label: Label) -> Boxes:
+def _boxes(axes: Axes, label: PointLabel) -> Boxes:
     """Possible boxes of a label in pixels, one for each of OFFSETS.
 
     The text is measured once: its layout takes longer than everything else here.

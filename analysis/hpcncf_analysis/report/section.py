@@ -16,7 +16,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.table import Table
 from hpcncf_analysis.advice.judge import Judgement, Outcomes
 from hpcncf_analysis.advice.next_job import WrittenAdvice
-from hpcncf_analysis.advice.text import Conclusion
+from hpcncf_analysis.advice.text import StudyConclusion
 from hpcncf_analysis.configurations import Configuration, completed_runs
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.formatting import format_interval, format_number
@@ -71,7 +71,7 @@ class FigureRow:
     drawn: Sequence[RenderedFigure]
 
 
-Part = Paragraph | BulletList | DefinitionList | Table | CodeBlock | FigureRow
+SectionPart = Paragraph | BulletList | DefinitionList | Table | CodeBlock | FigureRow
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Section:
     name: str
     """Its anchor."""
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[SectionPart]
     folded: bool = False
     """Closed until somebody asks for it; open on paper."""
 
@@ -111,7 +111,7 @@ def figures_table(shown: Sequence[Configuration], columns: Sequence[Column]) -> 
     )
 
 
-def titled_table(table: Table | None, title: str) -> list[Part]:
+def titled_table(table: Table | None, title: str) -> list[SectionPart]:
     return [replace(table, title=title)] if table else []
 
 
@@ -147,7 +147,7 @@ def omit_failure(part: str) -> Iterator[list[str]]:
 class ReportData:
     found: Collected
     shown: Sequence[Configuration]
-    conclusion: Conclusion
+    conclusion: StudyConclusion
     alerts: Sequence[str]
     table: Judgement | None = None
     outcomes: Outcomes = field(default_factory=dict)
@@ -197,7 +197,7 @@ class ReportData:
         ranks = self.ranks_by_run[one.rows[0]["run_id"]]
         return [row for row in ranks if row.get("counted_steps")]
 
-    def draw(self, *drawings: Drawing) -> list[Part]:
+    def draw(self, *drawings: Drawing) -> list[SectionPart]:
         """Draw the figures that have data, side by side; a failing one becomes a sentence."""
         drawn: list[RenderedFigure] = []
         problems: list[str] = []
@@ -210,5 +210,5 @@ class ReportData:
                         RenderedFigure(drawing.name, drawing.title, drawing.caption, files)
                     )
             problems += failed
-        row: list[Part] = [FigureRow(drawn)] if drawn else []
+        row: list[SectionPart] = [FigureRow(drawn)] if drawn else []
         return [*row, *(Paragraph(text, note=True) for text in problems)]

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.environment import Place
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.engines.reference import Reference
-from hpcncf.ncf.engines.rowwise import Rowwise
+from hpcncf.ncf.engines.reference import ReferenceEngine
+from hpcncf.ncf.engines.rowwise import RowwiseEngine
 from hpcncf.ncf.evaluate import Candidates
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import (
@@ -42,7 +42,7 @@ class Engine(Protocol):
         The trainer resets it.
         """
 
-    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Any]:
+    def batches(self, loader: RankLoader, epoch: int, steps: range) -> Iterator[Any]:
         """Yield the inputs of `step` for the given steps of an epoch, in the engine's own form."""
 
     def step(
@@ -64,7 +64,7 @@ class Engine(Protocol):
         """
 
     def ranks(
-        self, data: Prepared, first: int, last: int, candidates: Candidates
+        self, data: PreparedData, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
         """Yield, in parts, the rank of the held-out item of each test row `first` to `last`.
 
@@ -88,7 +88,7 @@ class Engine(Protocol):
 class EngineInputs:
     """Inputs beside the model; engine native, which draws its own instances, needs all."""
 
-    data: Prepared
+    data: PreparedData
     sizes: Model
     schedule: Schedule
     threads: int
@@ -134,14 +134,14 @@ def build_engine(
     Raises NotBuilt if it is native and was not compiled.
     """
     if training.engine == "native":
-        from hpcncf.ncf.engines.native import Native
+        from hpcncf.ncf.engines.native import NativeEngine
 
         assert inputs is not None
-        return Native(
+        return NativeEngine(
             *(model, inputs.data, inputs.sizes, training, inputs.schedule, inputs.threads, clock),
             transport=inputs.transport,
         )
     if training.engine == "rowwise":
         transport = inputs.transport if inputs else None
-        return Rowwise(model, training, clock, transport)
-    return Reference(model, training, world_size, device, clock)
+        return RowwiseEngine(model, training, clock, transport)
+    return ReferenceEngine(model, training, world_size, device, clock)

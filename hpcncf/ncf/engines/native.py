@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hpcncf.data import sampling
 from hpcncf.data.arrays import row_dtype
 from hpcncf.data.manifest import SLOTS
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.native.builds import (
@@ -34,7 +34,7 @@ from hpcncf.native.builds import (
 )
 from hpcncf.ncf.batches import Schedule
 from hpcncf.ncf.evaluate import Candidates
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import Transport
@@ -56,7 +56,7 @@ class Kernel:
 
     def __init__(
         self,
-        data: Prepared,
+        data: PreparedData,
         sizes: Model,
         training: Training,
         threads: int,
@@ -286,14 +286,14 @@ def padded_width(width: int) -> int:
     return -(-width // PAD) * PAD
 
 
-class Native:
+class NativeEngine:
     """Any number of threads, no dropout. It draws its own instances. Several ranks exchange their
     gradients in each step."""
 
     def __init__(
         self,
         model: NeuMF,
-        data: Prepared,
+        data: PreparedData,
         sizes: Model,
         training: Training,
         schedule: Schedule,
@@ -321,7 +321,7 @@ class Native:
 
     def batches(
         self,
-        loader: Loader,  # noqa: ARG002  it draws its own
+        loader: RankLoader,  # noqa: ARG002  it draws its own
         epoch: int,
         steps: range,
     ) -> Iterator[tuple[Span, Span]]:
@@ -377,7 +377,7 @@ class Native:
         self._layers.read()
 
     def ranks(
-        self, data: Prepared, first: int, last: int, candidates: Candidates
+        self, data: PreparedData, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
         """Yield, in parts, the rank of the held-out item of each test row `first` to `last`.
 

@@ -14,14 +14,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf.batches import Batch, copied_to_device
 from hpcncf.ncf.engines import precision
 from hpcncf.ncf.engines.precision import HALF_DTYPES, OptimizerSteps
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 
@@ -221,7 +221,7 @@ def _describe_failure(training: Training, error: RuntimeError) -> str:
 # are the host's: on a GPU a phase ends when its kernels are queued.
 
 
-class Reference:
+class ReferenceEngine:
     """The model as it stands, torch's optimisers, its compilers and its DistributedDataParallel."""
 
     def __init__(
@@ -241,7 +241,7 @@ class Reference:
         self._replicas = ReplicatedModel(forward, training, world_size, device, clock.sent)
         self._shares = world_size if self._replicas.averages else 1
 
-    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Batch]:
+    def batches(self, loader: RankLoader, epoch: int, steps: range) -> Iterator[Batch]:
         batches = copied_to_device(loader.epoch(epoch, steps), self._training, self._device)
         return map(Batch._make, batches)
 
@@ -286,7 +286,7 @@ class Reference:
         """Do nothing: torch leaves no row behind."""
 
     def ranks(
-        self, data: Prepared, first: int, last: int, candidates: Candidates
+        self, data: PreparedData, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
         return rank_test_rows(self.model, data, first, last, candidates)
 

@@ -205,8 +205,8 @@ class DenseLayers:
         self.parts[1:] = state["moments"]
 
 
-RowTable = SgdRows | LazyAdamRows
-ROW_OPTIMIZERS: dict[str, Callable[[Tensor, StepCounter], RowTable]] = {
+OptimizedTable = SgdRows | LazyAdamRows
+ROW_OPTIMIZERS: dict[str, Callable[[Tensor, StepCounter], OptimizedTable]] = {
     "adam": AdamRows,
     "lazy_adam": LazyAdamRows,
     "sgd": SgdRows,

@@ -12,12 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcncf.data.prepared import Prepared
+from hpcncf.data.prepared import PreparedData
 from hpcncf.job.spec import Training
 from hpcncf.ncf.batches import BatchRows
-from hpcncf.ncf.engines.row_optimizers import ROW_OPTIMIZERS, DenseLayers, RowTable, StepCounter
+from hpcncf.ncf.engines.row_optimizers import (
+    ROW_OPTIMIZERS,
+    DenseLayers,
+    OptimizedTable,
+    StepCounter,
+)
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import RankLoader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import RowExchange, Transport
@@ -141,7 +146,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-class Rowwise:
+class RowwiseEngine:
     """Plain torch, any layer widths. The model's embeddings become views of one table."""
 
     def __init__(
@@ -156,7 +161,7 @@ class Rowwise:
         self.loss = torch.zeros((), dtype=torch.float64)
         self._users = model.MF_Embedding_User.num_embeddings
         self._counter = StepCounter(training.lr)
-        self._rows: RowTable = ROW_OPTIMIZERS[training.optimizer](
+        self._rows: OptimizedTable = ROW_OPTIMIZERS[training.optimizer](
             merge_tables(model), self._counter
         )
         view_tables(model, self._rows.values)
@@ -167,7 +172,7 @@ class Rowwise:
             width = self._rows.values.shape[1]
             self._exchange = RowExchange(transport, len(self._layers.gradient), width)
 
-    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[BatchRows]:
+    def batches(self, loader: RankLoader, epoch: int, steps: range) -> Iterator[BatchRows]:
         return loader.rows(epoch, steps)
 
     @torch.no_grad()
@@ -203,7 +208,7 @@ class Rowwise:
         self._rows.settle()
 
     def ranks(
-        self, data: Prepared, first: int, last: int, candidates: Candidates
+        self, data: PreparedData, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
         return rank_test_rows(self.model, data, first, last, candidates)
 

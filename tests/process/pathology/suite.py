@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from benchmarks.programs import Row
+from benchmarks.programs import CorpusResult
 from benchmarks.verbs import VerbFailed
 from pathology.case import CASES, Case, Need
 from pathology.start import Bench, Said
@@ -37,13 +37,13 @@ class Result:
     def right(self) -> bool:
         return self.verdict == self.case.label
 
-    def row(self) -> Row:
+    def row(self) -> CorpusResult:
         notes = [self.problem.replace("|", "/")] if self.problem else []
         if self.tries > 1:
             notes.append(f"try {self.tries}: the machine was disturbed")
         if self.disturbed and not self.right:
             notes.append(f"disturbed: {self.disturbed}")
-        return Row(
+        return CorpusResult(
             program="; ".join([f"{self.case.name}: {self.case.why}", *notes]),
             expected=(self.case.label,),
             found=self.verdict,

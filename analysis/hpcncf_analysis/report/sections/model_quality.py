@@ -20,14 +20,14 @@ from hpcncf_analysis.formatting import (
 )
 from hpcncf_analysis.quality import TimeToQuality, describe_time_to_quality, times_to_quality
 from hpcncf_analysis.report import figure_style as style
-from hpcncf_analysis.report.figure_style import Label, place_labels
+from hpcncf_analysis.report.figure_style import PointLabel, place_labels
 from hpcncf_analysis.report.section import (
     Column,
     Drawing,
     Paragraph,
-    Part,
     ReportData,
     Section,
+    SectionPart,
     figures_table,
     titled_table,
 )
@@ -154,7 +154,7 @@ def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Fig
     axes.set_xlabel("seconds since the first step, evaluation included")
     axes.set_title("HR@10 after each epoch")
     style.quiet_grid(axes)
-    ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in courses]
+    ends = [PointLabel(*points[-1], names[one.key], colours[one.series]) for one, points in courses]
     along_lines = [
         (x0 + (x1 - x0) * at / PIECES, y0 + (y1 - y0) * at / PIECES)
         for _, points in courses
@@ -189,7 +189,7 @@ def _time(each: TimeToQuality) -> str:
     return format_duration(each.seconds) + interval
 
 
-def time_to_quality_parts(data: ReportData) -> list[Part]:
+def time_to_quality_parts(data: ReportData) -> list[SectionPart]:
     """Table of times to the requested target and a summary; empty without a target."""
     if data.quality is None:
         return []

@@ -10,9 +10,9 @@ from hpcncf_analysis.report.section import (
     BulletList,
     CodeBlock,
     Paragraph,
-    Part,
     ReportData,
     Section,
+    SectionPart,
 )
 
 PURPOSES: Final[dict[Purpose, str]] = {
@@ -25,7 +25,7 @@ PURPOSES: Final[dict[Purpose, str]] = {
 
 def build(data: ReportData) -> Section:
     """Section with the advised request; empty without advice."""
-    parts: list[Part] = []
+    parts: list[SectionPart] = []
     if data.table and (table := all_rows_table(data.table)):
         parts += [table, Paragraph(all_rows_note(data.table), note=True)]
     for written in data.written:

@@ -19,9 +19,9 @@ from hpcncf_analysis.formatting import (
 from hpcncf_analysis.report.section import (
     Column,
     Paragraph,
-    Part,
     ReportData,
     Section,
+    SectionPart,
     figures_table,
 )
 
@@ -76,7 +76,7 @@ def build_memory(data: ReportData) -> Section:
     return Section("memory", title, [*memory_parts(data), *traffic])
 
 
-def memory_parts(data: ReportData) -> list[Part]:
+def memory_parts(data: ReportData) -> list[SectionPart]:
     known = [one for one in data.shown if one.median("memory_peak_mib") is not None]
     if not known:
         return []
@@ -105,7 +105,7 @@ def _most(rows: Sequence[Row], name: str) -> float | None:
     return max((row[name] for row in rows if row.get(name) is not None), default=None)
 
 
-def traffic_parts(data: ReportData) -> list[Part]:
+def traffic_parts(data: ReportData) -> list[SectionPart]:
     moved = [
         one for one in data.shown if max(one.median(name) or 0.0 for name in TRAFFIC) >= IDLE_MIB_S
     ]

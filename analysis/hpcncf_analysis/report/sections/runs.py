@@ -20,9 +20,9 @@ from hpcncf_analysis.formatting import (
 from hpcncf_analysis.report.section import (
     BulletList,
     Paragraph,
-    Part,
     ReportData,
     Section,
+    SectionPart,
 )
 
 Row = Mapping[str, Any]
@@ -51,7 +51,7 @@ MAX_OPEN_ROWS: Final = 12
 def build(data: ReportData) -> Section:
     table = every_run_table(data.found.runs)
     note = Paragraph("A heading sorts the table, if the browser runs scripts.", note=True)
-    parts: list[Part] = [replace(table, sortable=True), note]
+    parts: list[SectionPart] = [replace(table, sortable=True), note]
     return Section(
         "runs", "Every run", parts if table.rows else [], folded=len(table.rows) > MAX_OPEN_ROWS
     )
@@ -65,13 +65,13 @@ def build_unfinished(data: ReportData) -> Section:
 
 def build_attempts(data: ReportData) -> Section:
     table, cost = attempt_table(data.found.attempts), describe_interruption_cost(data.runs)
-    parts: list[Part] = [*([Paragraph(cost)] if cost else []), table]
+    parts: list[SectionPart] = [*([Paragraph(cost)] if cost else []), table]
     return Section("attempts", "Interrupted and begun again", parts if table.rows else [])
 
 
 def build_warnings(data: ReportData) -> Section:
     table = warnings_table(data.found.runs)
-    parts: list[Part] = [table] if table else []
+    parts: list[SectionPart] = [table] if table else []
     if data.found.skipped:
         parts += [Paragraph("Files that were skipped:"), BulletList(data.found.skipped)]
     return Section("warnings", "Warnings", parts)

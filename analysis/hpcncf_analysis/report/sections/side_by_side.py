@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from hpcncf.text import pluralize
 from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, sentences, table
 from hpcncf_analysis.report import figure_style as style
-from hpcncf_analysis.report.figure_style import GREY, Label, place_labels
+from hpcncf_analysis.report.figure_style import GREY, PointLabel, place_labels
 from hpcncf_analysis.report.section import (
     BulletList,
     Drawing,
@@ -71,7 +71,7 @@ def packing_figure(curves: Sequence[Curve]) -> Figure | None:
         axes.plot(best.runs, best.total, "o", ms=14, mfc="none", mec=colour, mew=1.4)
         if runs[0] == 1:
             axes.plot([1, runs[-1]], [totals[0], totals[0] * runs[-1]], ":", color=GREY, lw=1)
-        ends.append(Label(runs[-1], totals[-1], curve.label, colour))
+        ends.append(PointLabel(runs[-1], totals[-1], curve.label, colour))
     counts = sorted({size.runs for curve in shown for size in curve.sizes})
     span = counts[-1] - counts[0]
     axes.set_xlim(counts[0] - 0.08 * span, counts[-1] + 0.7 * span)  # labels stand to the right

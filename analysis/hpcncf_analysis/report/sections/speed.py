@@ -35,14 +35,14 @@ from hpcncf_analysis.formatting import (
     select_time_unit,
 )
 from hpcncf_analysis.report import figure_style as style
-from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, Label, place_labels
+from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, PointLabel, place_labels
 from hpcncf_analysis.report.section import (
     Column,
     Drawing,
     Paragraph,
-    Part,
     ReportData,
     Section,
+    SectionPart,
     figures_table,
     titled_table,
 )
@@ -97,7 +97,7 @@ def build(data: ReportData) -> Section:
     return Section("speed", "What the cores bought", [*figures, *scaling_parts(data)])
 
 
-def scaling_parts(data: ReportData) -> list[Part]:
+def scaling_parts(data: ReportData) -> list[SectionPart]:
     shown = data.shown
     parts = [
         *titled_table(strong_table(shown), "Strong: the same work on more cores"),
@@ -236,7 +236,7 @@ def efficiency_against_speed(
     names = figure_labels(configurations)
     at = {one.key: (one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown}
     labels = [
-        Label(*at[one.key], names[one.key], colours[one.series])
+        PointLabel(*at[one.key], names[one.key], colours[one.series])
         for one in shown
         if one.key in names
     ]
@@ -361,12 +361,14 @@ def _label_waste(
     """Label each bar with its unused cores, unless there are too many bars."""
     spans = [(one, one.speed or 0.0, _cores_used(one)) for one in shown]
     labels = [
-        Label(speed, used, f"{one.cores - used:.1f} unused", colours[one.series])
+        PointLabel(speed, used, f"{one.cores - used:.1f} unused", colours[one.series])
         for one, speed, used in spans
         if one.cores - used >= MIN_UNUSED_LABELLED and len(shown) <= MAX_LABELLED
     ]
     if len(shown) > 1:
-        labels += [Label(one.speed or 0.0, one.cores, "Pareto front", INK) for one in front[-1:]]
+        labels += [
+            PointLabel(one.speed or 0.0, one.cores, "Pareto front", INK) for one in front[-1:]
+        ]
     bands = [(speed, sqrt(used * one.cores)) for one, speed, used in spans]
     ends = [(speed, at) for one, speed, used in spans for at in (used, one.cores)]
     place_labels(axes, labels, bands, ends)
@@ -395,7 +397,7 @@ def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     names = figure_labels(configurations)
     _draw_ideal(axes, shown, draw_laws(axes, shown, colours))
     ends = [
-        Label(one.cores, _gain(one), names[one.key], colours[name])
+        PointLabel(one.cores, _gain(one), names[one.key], colours[name])
         for name, found in series.items()
         for one in _draw_series(axes, found, colours[name])
         if one.key in names

@@ -25,7 +25,7 @@ from hpcncf_analysis.report.figure_style import (
     quiet_grid,
     stack_panels,
 )
-from hpcncf_analysis.report.section import Drawing, Part, ReportData
+from hpcncf_analysis.report.section import Drawing, ReportData, SectionPart
 
 Row = Mapping[str, Any]
 
@@ -89,7 +89,7 @@ class Timeline:
         return [stop.seconds for stop in self.stops if stop.kind == kind]
 
 
-def timeline_parts(data: ReportData) -> list[Part]:
+def timeline_parts(data: ReportData) -> list[SectionPart]:
     timelines: dict[str, Timeline] = {}
     for label, row in select_runs(data).items():
         part = _first_rank(data, row)

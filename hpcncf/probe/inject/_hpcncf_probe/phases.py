@@ -18,7 +18,7 @@ UNTIMED = "untimed"
 WALL, CPU, MEASURED, ENTERED, SHORT, BEFORE, NAME = range(7)
 
 
-class Phases(dict):
+class PhaseTimes(dict):
     """Name -> a list by WALL, CPU, MEASURED (seconds while the CPU was read), ENTERED, SHORT
     (seconds of short steps), BEFORE (WALL where the present step began), NAME."""
 
@@ -27,7 +27,7 @@ class Phases(dict):
         return phase
 
 
-class Clock:
+class PhaseClock:
     """One thread's phases.
 
     The base, when no phase is open, is `rest:K`, by the loader whose batch is being worked on.
@@ -55,7 +55,7 @@ class Clock:
 
     def __init__(self, ident):
         self.ident = ident
-        self.phases = Phases()
+        self.phases = PhaseTimes()
         self.base = self.phases["rest:-"]
         self.stack = [self.base]
         self.loader = None
@@ -184,7 +184,7 @@ class Clocks(dict):
     """Thread ident -> Clock, made when first asked for."""
 
     def __missing__(self, ident):
-        clock = self[ident] = Clock(ident)
+        clock = self[ident] = PhaseClock(ident)
         return clock
 
 

@@ -27,7 +27,7 @@ ADVANCE, WRAPPED = [None], [None]
 TRACED = [False]
 
 
-class Loader:
+class WatchedLoader:
     """What is known of one data set's loader."""
 
     def __init__(self, number, loader):
@@ -328,7 +328,7 @@ def _observe_iterators(kind):
     def timed_begin(begin, self, loader, *args, **kwargs):
         key = (id(getattr(loader, "dataset", None)), getattr(loader, "batch_size", None))
         if key not in known:
-            known[key] = Loader(len(LOADERS), loader)
+            known[key] = WatchedLoader(len(LOADERS), loader)
             LOADERS.append(known[key])
         self._hpcncf_loader = known[key]
         known[key].iterators += 1
