@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
+from pathlib import Path
 
-from hpcncf.tune.job_file import select_runs
-from hpcncf.tune.search import Ask, Known, Objective, Point, Rules, Step, Trial, next_step
+from hpcncf.paths import ResultPaths
+from hpcncf.tune.job_file import JobFile
+from hpcncf.tune.search import Step, next_step
+from hpcncf.tune.trials import Ask, Known, Objective, Point, Rules, Trial
+from hpcncf.tune.tuning import Grid as JobGrid
 
 ROWS = 83_731
 # Positives per second of one thread, and what a second one adds; none is measured.
@@ -74,7 +78,9 @@ class Grid:
 
 
 def decided(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Step:
-    return next_step(Known(points, trials, rules), select_runs)
+    grid = JobGrid(None, {}, (), tuple(points), {})  # type: ignore[arg-type]
+    source = JobFile(ResultPaths(Path()), grid, rules.objective, rules.core_hours, "local", None)
+    return next_step(Known(points, trials, rules), source)
 
 
 def tuned(

@@ -6,8 +6,8 @@ import argparse
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +20,8 @@ from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
     from hpcncf.tune.job_file import JobFile
-    from hpcncf.tune.outcome import Outcome, ProgramOutcome
-    from hpcncf.tune.program import Programs, Tried
-    from hpcncf.tune.search import Figure, Trial
+    from hpcncf.tune.outcome import Outcome, ProgramRequest
+    from hpcncf.tune.program import Programs
     from hpcncf.tune.tuning import Now, Tuning
 
 EPILOG = """\
@@ -88,13 +87,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.tune.tuning import read_state, send
+    from hpcncf.tune.tuning import find_study, read_state, send
 
     args.program = len(args.job) > 1 or not args.job[0].endswith((".yaml", ".yml"))
     asked: Tuning = _program(args) if args.program else _job_file(args)
     in_vain = 0
     while True:
-        now = read_state(_of_present_files(args, asked))
+        tuning, changed = find_study(asked)
+        if changed:
+            there = format_path(tuning.paths.folder)
+            _show(args, f"{', '.join(changed)} changed: new trials in {there}; earlier ones stay")
+        now = read_state(tuning)
         if now.step.kind == "done":
             return _end(args, now)
         if now.step.kind == "send":
@@ -160,18 +163,6 @@ def _program(args: argparse.Namespace) -> Programs:
     return tuning
 
 
-def _of_present_files(args: argparse.Namespace, asked: Tuning) -> Tuning:
-    from hpcncf.tune.program import Programs, of_present_files
-
-    if not isinstance(asked, Programs):
-        return asked
-    tuning, changed = of_present_files(asked)
-    if changed:
-        there = format_path(tuning.paths.folder)
-        _show(args, f"{', '.join(changed)} changed: new trials in {there}, the earlier ones stay")
-    return tuning
-
-
 def _show(args: argparse.Namespace, text: str) -> None:
     """Print a progress message: to standard error with JSON or a program, else to output."""
     print(text, file=sys.stderr if args.json or args.program else sys.stdout, flush=True)
@@ -209,57 +200,81 @@ def _later(args: argparse.Namespace, now: Now) -> int:
 
 
 def _end(args: argparse.Namespace, now: Now) -> int:
-    from hpcncf.tune.job_file import JobFile
-    from hpcncf.tune.program import Programs
+    from hpcncf.tune.outcome import find_outcome
 
-    if isinstance(now.tuning, JobFile):
-        plain, lines = _job_file_outcome(now.tuning, now)
-    else:
-        assert isinstance(now.tuning, Programs)
-        plain, lines = _program_outcome(now.tuning, now, args.job)
-    there = format_path(now.tuning.paths.folder)
-    lines = [*lines, _spent(now), f"every run: hpcncf report {there}"]
+    found = find_outcome(now)
+    if found and found.job_yaml:
+        from hpcncf.files import write_text
+        from hpcncf.records.plan_file import writing
+
+        with writing(now.tuning.paths.folder):
+            write_text(now.tuning.paths.best, found.job_yaml)
     if args.json:
-        print_json(_plain(now) | plain)
+        print_json(_plain(now, found))
     else:
-        print("\n".join(lines))
-    if now.step.chosen is None:
+        there = format_path(now.tuning.paths.folder)
+        lines = _lines(now, found, args.job) if found else _lines_of_none(now)
+        print(*lines, _spent(now), f"every run: hpcncf report {there}", sep="\n")
+    if found is None:
         return 1  # no point could be measured: calling again changes nothing
     return 0 if now.step.verified and not now.step.why else 3
 
 
-def _plain(now: Now) -> dict[str, Any]:
-    from hpcncf.tune.program import Programs
+def _plain(now: Now, found: Outcome | None = None) -> dict[str, Any]:
+    """Plain data of the tuning for `--json`, without the losses of a program's steps."""
+    from hpcncf.tune.outcome import left_out
 
     tuning, known = now.tuning, now.known
-    of_program = isinstance(tuning, Programs)
-    trials = [
-        {"run_id": tuning.grid.run(trial.ask).id}
-        | (_plain_trial(tuning, trial) if isinstance(tuning, Programs) else asdict(trial))
-        for trial in known.trials
-    ]
-    return {
+    labels = {point.index: point.label for point in known.points}
+    plain = {
         "results": str(tuning.paths.folder),
         "step": now.step.kind,
         "why": now.step.why,
         "budget_core_hours": tuning.core_hours,
         "spent_core_hours": known.spent_h,
-        "trials" if of_program else "runs": trials,
+        "trials": [
+            {
+                "run_id": tuning.grid.run(trial.ask).id,
+                "point": labels.get(trial.ask.point),
+                "settings": tuning.grid.settings[trial.ask.point],
+                **tuning.named(trial.ask.point),
+                "steps": trial.ask.steps,
+                "repeat": trial.ask.repeat,
+                "fate": trial.fate,
+                f"{tuning.work}_s": trial.epoch_s,
+                "error": trial.error,
+                "memory_mib": trial.memory_mib,
+                "cores_used": trial.cores_used,
+                "core_hours": trial.core_hours,
+                "hr10": trial.hr10,
+                "left_out": trial.reason or None,
+            }
+            for trial in known.trials
+        ],
+        "left_out": left_out(now),
+        "best": None,
     }
-
-
-def _plain_trial(tuning: Programs, trial: Trial) -> dict[str, Any]:
-    """Plain data of a program's trial for `--json`, without the losses of its steps."""
-    setup = tuning.setups[trial.ask.point]
-    return {
-        "cores": setup.cores,
-        "with": str(setup.remedies),
-        "repeat": trial.ask.repeat,
-        "step_s": trial.epoch_s,
-        "error": trial.error,
-        "memory_mib": getattr(trial, "memory_mib", None),
-        "cores_used": getattr(trial, "used", None),
-        "left_out": trial.reason or None,
+    if found is None:
+        return plain
+    best, ratio, program = found.best, found.against_unchanged, found.program
+    about = asdict(found)
+    for name in ("best", "base", "against_unchanged", "job_yaml", "program"):
+        del about[name]
+    return plain | {
+        "best": about
+        | tuning.named(best.point.index)
+        | {
+            "point": best.point.label,
+            f"{tuning.work}_s": best.epoch_s,
+            "speedup": ratio and ratio.value,
+            "verdict": ratio and ratio.verdict,
+            "trials": best.runs,
+            "trials_unchanged": found.base.runs if found.base else 0,
+            "job_file": str(tuning.paths.best) if found.job_yaml else None,
+            "mem_gb": program.mem_gb if program else None,
+            "changes": program.changes if program else (),
+            "left": program.costs if program else (),
+        }
     }
 
 
@@ -273,15 +288,66 @@ def _spent(now: Now) -> str:
     )
 
 
-def _table(now: Now, heads: Sequence[str], cells: Callable[[Figure], Sequence[str]]) -> list[str]:
-    """Lay out the measured points, the fastest first, and the points that cannot win.
-
-    `heads` are the columns' titles; `cells` gives the values of a figure after its label.
-    """
+def _lines_of_none(now: Now) -> list[str]:
     from hpcncf.tune.outcome import left_out
 
-    figures = sorted(now.known.figures.values(), key=lambda one: one.epoch_s)
-    rows = [[one.point.label, *cells(one)] for one in figures[:MOST_ROWS]]
+    failed = [trial for trial in now.known.trials if trial.reason]
+    runs = [now.tuning.grid.run(trial.ask).id for trial in failed[:1]]
+    again = f"hpcncf retry {format_path(now.tuning.paths.folder)} --wait"
+    return [
+        f"not measured: {now.step.why}",
+        *(f"out: {line}" for line in left_out(now)),
+        *(f"its output: hpcncf logs {run}" for run in runs),
+        f"once mended, try again: {again}",
+    ]
+
+
+def _lines(now: Now, found: Outcome, command: Sequence[str]) -> list[str]:
+    """Describe the outcome: the table, the best point, how sure that is, and what to ask for."""
+    lines = [*_table(now, found), *_headline(now, found), *_doubts(found)]
+    if found.unseen:
+        of = f"{len(found.unseen)} of {len(now.known.points)} points"
+        lines.append(f"not measured, for the budget had no room: {of}, as {found.unseen[0]}")
+    if found.job_yaml:
+        lines.append(f"go on with: hpcncf submit {format_path(now.tuning.paths.best)}")
+    elif found.program:
+        lines += _request(found.program, command)
+    lines += [f"not finished: {now.step.why}"] if now.step.why else []
+    if found.enough_core_h:
+        lines.append(
+            f"to go on, call it again with --budget {ROUNDED_UP * found.enough_core_h:.2g} or "
+            "more: a look at every point and whole runs of the best would take that in all"
+        )
+    return lines
+
+
+def _table(now: Now, found: Outcome) -> list[str]:
+    """Lay out the measured points, the fastest first, and the points that cannot win."""
+    from hpcncf.tune.outcome import left_out
+
+    known, base, work = now.known, found.base, now.tuning.work
+    unit, scale = ("ms", 1000.0) if work == "step" else ("s", 1.0)
+    figures = sorted(known.figures.values(), key=lambda one: one.epoch_s)
+    rows = []
+    for one in figures[:MOST_ROWS]:
+        own = [trial for trial in known.trials_of(one.point.index) if trial.epoch_s]
+        used = [trial.cores_used for trial in own if trial.cores_used is not None]
+        memory = [trial.memory_mib for trial in own if trial.memory_mib is not None]
+        rows.append(
+            [
+                one.point.label,
+                _digits(one.epoch_s * scale),
+                f"{_digits(one.low * scale)}-{_digits(one.high * scale)}",
+                _digits(one.price * scale),
+                *([f"{base.epoch_s / one.epoch_s:.2f}x"] if base else []),
+                f"{used[0]:.2f}" if used else "",
+                f"{max(memory):,.0f}" if memory else "",
+                f"{one.runs}{'' if one.whole else ' (cut)'}",
+            ]
+        )
+    holder = "GPU" if found.best.point.gpus else "core"
+    heads = ["point", f"{unit}/{work}", "interval", f"{holder}-{unit}/{work}"]
+    heads += [*(["speed"] if base else []), "cores used", "MiB", "runs"]
     hidden = len(figures) - len(rows)
     return [
         table_layout(heads, rows),
@@ -291,8 +357,34 @@ def _table(now: Now, heads: Sequence[str], cells: Callable[[Figure], Sequence[st
     ]
 
 
-def _doubts(found: Outcome | ProgramOutcome) -> list[str]:
+def _headline(now: Now, found: Outcome) -> list[str]:
+    """Name the best point, its gain over the unchanged program, and how sure that is."""
+    from hpcncf.tune.program import MIN_GAIN
+
+    best, base, ratio, gain = found.best, found.base, found.against_unchanged, ""
+    unfinished = bool(now.step.why)
+    if base and ratio and best.point.values:
+        cores = f" with {base.point.cores} cores" * (base.point.cores > 1)
+        gain = f", {ratio.value:.2f} times as fast as unchanged{cores}"
+    elif found.program and not unfinished and not found.unsettled:
+        gain = f": no remedy is known to make it {100 * (MIN_GAIN - 1):.0f} % faster"
+    runs, notes = f"  trials: {best.runs}", list[str]()
+    if not found.verified:
+        notes.append("NOT verified: it did not run as the job file has it, nor was it evaluated")
+    elif found.hr10 is not None:
+        notes.append(f"verified: it ran as the job file has it, HR@10 {found.hr10:.3f}")
+    elif base and ratio and base is not best:
+        runs += f" ({base.point.label}: {base.runs})"
+        notes.append(str(ratio.verdict))
+    notes += ["the search is not finished"] if unfinished else []
+    head = f"{now.tuning.objective}{', so far' * unfinished}: {best.point.label}{gain}"
+    return [head, f"{runs}; {'; '.join(notes)}"] if notes else [head]
+
+
+def _doubts(found: Outcome) -> list[str]:
     lines = []
+    if found.unsettled:
+        lines.append(f"faster so far, but not settled: {'; '.join(found.unsettled)}")
     few = [label for label in found.left_open if found.verdicts[label] == "too few repeats"]
     alike = [label for label in found.left_open if label not in few]
     if alike:
@@ -301,156 +393,31 @@ def _doubts(found: Outcome | ProgramOutcome) -> list[str]:
         lines.append(f"too few repeats to tell it from: {'; '.join(few)}")
     if found.disturbed:
         lines.append("neighbours used much of its cores: repeat on a quiet machine")
-    return lines
-
-
-def _job_file_outcome(tuning: JobFile, now: Now) -> tuple[dict[str, Any], list[str]]:
-    """Outcome of a job file's tuning as plain data for `--json` and as lines of text.
-
-    It also writes the job file to go on with, if there is one.
-    """
-    from hpcncf.files import write_text
-    from hpcncf.records.plan_file import writing
-    from hpcncf.tune.outcome import find_outcome, left_out
-
-    found = find_outcome(tuning, now)
-    if found is None:
-        return {}, [now.step.why, *(f"out: {line}" for line in left_out(now))]
-    if found.advice:
-        with writing(tuning.paths.folder):
-            write_text(tuning.paths.best, found.advice.job_yaml)
-    best = found.best
-    kept = asdict(replace(found, advice=None))
-    del kept["advice"]
-    plain = kept | {
-        "best": best.point.label,
-        "settings": tuning.grid.settings[best.point.index],
-        "epoch_s": best.epoch_s,
-        "job_file": str(tuning.paths.best) if found.advice else None,
-        "left_out": left_out(now),
-    }
-    cost = "GPU-s/epoch" if best.point.gpus else "core-s/epoch"
-    lines = [
-        *_table(
-            now,
-            ["point", "s/epoch", "interval", cost, "runs"],
-            lambda one: [
-                f"{one.epoch_s:.3g}",
-                f"{one.low:.3g}-{one.high:.3g}",
-                f"{one.price:.3g}",
-                f"{one.runs}{'' if one.whole else ' (cut)'}",
-            ],
-        ),
-        f"{tuning.objective}: {best.point.label}",
-        "  verified: it ran as the job file has it"
-        if found.verified
-        else "  NOT verified: it did not run as the job file has it, nor was it evaluated",
-        *([] if found.hr10 is None else [f"  HR@10 {found.hr10:.3f}"]),
-        *_doubts(found),
-    ]
     if found.models:
         lines.append(
             f"its runs had different models of CPU or GPU ({'; '.join(found.models)}): which point "
             "is faster may be the machines' doing; ask for one model (the site file's constraint)"
         )
-    if found.unseen:
-        of = f"{len(found.unseen)} of {len(now.known.points)} points"
-        lines.append(f"not measured, for the budget had no room: {of}, as {found.unseen[0]}")
-    lines += [now.step.why] if now.step.why else []
-    if found.enough_core_h:
-        lines.append(
-            f"to go on, call it again with --budget {ROUNDED_UP * found.enough_core_h:.2g} or "
-            "more: a look at every point and whole runs of the best would take that in all"
-        )
-    if found.advice:
-        lines.append(f"go on with: hpcncf submit {format_path(tuning.paths.best)}")
-    return plain, lines
+    return lines
 
 
-def _program_outcome(
-    tuning: Programs, now: Now, command: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """Outcome of a program's tuning as plain data for `--json` and as lines of text."""
-    from hpcncf.tune.outcome import find_program_outcome
-    from hpcncf.tune.program import MIN_GAIN, Tried
-
-    found, tried = find_program_outcome(tuning, now), Tried(tuning, now.known)
-    if found is None:
-        again = f"hpcncf retry {format_path(tuning.paths.folder)} --wait"
-        return {"best": None}, [f"not measured: {now.step.why}", f"once mended, try again: {again}"]
-    setup, base = found.setup, tried.figures.get(tried.base)
-    against = found.against_unchanged
-    plain = {
-        "cores": setup.cores,
-        "with": str(setup.remedies),
-        "step_s": found.best.epoch_s,
-        "speedup": against.value if against else None,
-        "verdict": against.verdict if against else None,
-        "mem_gb": found.mem_gb,
-        "changes": found.changes,
-        "left": found.costs,
-        "trials": found.trials[0],
-        "trials_unchanged": found.trials[1],
-        "unsettled": found.unsettled,
-        "left_open": found.left_open,
-        "verdicts": found.verdicts,
-        "disturbed": found.disturbed,
-        "settings": setup.settings,
-    }
-
-    def cells(one: Figure) -> list[str]:
-        own = tried.trials(tuning.setups[one.point.index])
-        used = next((f"{each.used:.2f}" for each in own if each.used is not None), "")
-        return [
-            _in_ms(one.epoch_s),
-            f"{_in_ms(one.low)}-{_in_ms(one.high)}",
-            f"{base.epoch_s / one.epoch_s:.2f}x" if base else "",
-            used,
-            f"{max(each.memory_mib for each in own):,.0f}",
-            f"{len(own)}",
-        ]
-
-    gain, unfinished, faster = "", bool(now.step.why), "; ".join(found.unsettled)
-    if not setup.remedies:
-        if not unfinished and not faster:
-            gain = f": no remedy is known to make it {100 * (MIN_GAIN - 1):.0f} % faster"
-    elif against is not None:
-        gain = f", {against.value:.2f} times as fast as unchanged"
-        gain += f" with {tuning.cores} cores" if tuning.cores > 1 else ""
+def _request(request: ProgramRequest, command: Sequence[str]) -> list[str]:
+    setup = request.setup
     remedies = f"hpcncf run --with {setup.remedies} -- " if setup.remedies else ""
-    heads = ["setup", "ms/step", "interval", "speed", "cores used", "MiB", "trials"]
     lines = [
-        *_table(now, heads, cells),
-        f"{tuning.objective}{', so far' * unfinished}: {setup.label}{gain}",
-        *_certainty(tried, found, unfinished),
-        *([f"faster so far, but not settled: {faster}"] if faster else []),
-        *_doubts(found),
         "",
         "#SBATCH --ntasks=1",
         f"#SBATCH --cpus-per-task={setup.cores}",
-        f"#SBATCH --mem={found.mem_gb}G",
+        f"#SBATCH --mem={request.mem_gb}G",
         f"srun {remedies}{shlex.join(command)}",
     ]
-    if found.changes:
-        lines += ["", "for good, in the program:", *(f"  {line}" for line in found.changes)]
-    if found.costs:
-        lines += ["", "what still costs time:", *(f"  {line}" for line in found.costs)]
-    return {"best": plain}, [*lines, *([f"not finished: {now.step.why}"] if now.step.why else [])]
+    if request.changes:
+        lines += ["", "for good, in the program:", *(f"  {line}" for line in request.changes)]
+    if request.costs:
+        lines += ["", "what still costs time:", *(f"  {line}" for line in request.costs)]
+    return lines
 
 
-def _certainty(tried: Tried, found: ProgramOutcome, unfinished: bool) -> list[str]:
-    """Number of trials, verdict against the unchanged program, and whether the search ended.
-
-    It is one line, or none if there is nothing to note.
-    """
-    of_it, of_base = found.trials
-    is_base, ratio = found.setup == tried.base, found.against_unchanged
-    notes = [] if is_base or ratio is None else [str(ratio.verdict)]
-    notes += ["the search is not finished"] if unfinished else []
-    compared = "" if is_base else f" ({tried.base.label}: {of_base})"
-    return [f"  trials: {of_it}{compared}; {'; '.join(notes)}"] if notes else []
-
-
-def _in_ms(seconds: float) -> str:
-    """Format seconds as milliseconds with three significant digits: `1,910` or `0.408`."""
-    return f"{float(f'{1000 * seconds:.3g}'):,.12g}"
+def _digits(value: float) -> str:
+    """Format a value with three significant digits: `1,910` or `0.408`."""
+    return f"{float(f'{value:.3g}'):,.12g}"

@@ -1,8 +1,4 @@
-"""The trials of a job file's grid: successive halving within classes of equal quality.
-
-First every point a few steps; then, among points that train the same model, the promising ones
-longer; the best of each such class once whole, for its quality; and repeats if two are near.
-"""
+"""A job file as a source of points: its grid, whose runs can be cut short."""
 
 from __future__ import annotations
 
@@ -23,70 +19,11 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import find_refusals
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
-from hpcncf.tune.search import (
-    Ask,
-    Figure,
-    Grid,
-    Known,
-    Objective,
-    Point,
-    Rules,
-    Step,
-    Trial,
-    best_first,
-    build_run,
-    compared,
-    open_ones,
-    startup_s,
-)
-from hpcncf.tune.tuning import Row, Tuning
+from hpcncf.tune.search import Candidates, find_finalists, unevaluated
+from hpcncf.tune.trials import Ask, Figure, Known, Point, Rules, Trial
+from hpcncf.tune.tuning import Grid, Row, Tuning, build_run
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.quality import worse_models
-
-# Jamieson and Talwalkar 2016; a third is kept each time, as in Hyperband (Li et al. 2018). Length
-# is seconds of training, not epochs: speed is compared, and a fast engine needs more steps to show
-# its own. Nobody wins on less than the finalists had.
-
-KEPT_ONE_IN: Final = 3
-"""One of so many goes on."""
-FINALISTS: Final = 3
-# The first race lasts as long as a run's start, which is paid in any case, and never less.
-SHORTEST_S: Final = 2.0
-LONG_ENOUGH: Final = 0.8
-# What a first glance saw so many times slower than the best is not looked at again.
-FAR_BEHIND: Final = 3.0
-
-
-def finalists(
-    figures: Sequence[Figure], objective: Objective, first_s: float
-) -> tuple[list[Figure], list[tuple[Figure, float]]]:
-    """Return a class's remaining points, and those that must train longer, with seconds.
-
-    `figures` are of points that train the same model. Each round of this successive halving
-    trains `KEPT_ONE_IN` times as long as the one before, the first `first_s` seconds.
-    """
-    left, target = best_first(figures, objective), first_s
-    while len(left) > 1:
-        left = _kept(left, objective)
-        short = [one for one in left if not one.whole and one.trained_s < LONG_ENOUGH * target]
-        if short or len(left) <= FINALISTS:
-            return left, [(one, target) for one in short]
-        left, target = best_first(left, objective), target * KEPT_ONE_IN
-    return left, []
-
-
-def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
-    """Select the points of one class that go on to the next round.
-
-    With objective `knee` the cheapest point always goes on: whether others are worth their cost
-    is judged against it.
-    """
-    number = len(best) if len(best) <= FINALISTS else max(ceil(len(best) / KEPT_ONE_IN), 2)
-    far = FAR_BEHIND * compared(best[0], objective)[1]
-    kept = [one for one in best[:number] if compared(one, objective)[0] <= far]
-    cheapest = min(best, key=lambda one: one.price)
-    return kept if objective != "knee" or cheapest in kept else [*kept, cheapest]
-
 
 # These change how fast a model is trained, not which one.
 SPEED_ONLY: Final = {
@@ -166,23 +103,6 @@ SAFETY: Final = 3
 RESERVED: Final = 0.3
 
 
-def select_runs(known: Known) -> Step:
-    return _glances(known) or _races(known) or _verify(known) or _done(known)
-
-
-def _glances(known: Known) -> Step | None:
-    asks = [_glance(known, point) for point in _spread(known)]
-    if not asks:
-        return None
-    price = known.price(asks)
-    if price is None:  # nothing has run yet: one, to see what a run costs
-        return Step("send", "a first run, to see what one costs", tuple(asks[:1]))
-    if SAFETY * price > known.left_h:
-        asks = asks[: len(known.seen)]
-    fit = known.fitting(asks, known.rules.core_hours * RESERVED)
-    return Step("send", "every point a few steps", fit) if fit else None
-
-
 def _glance(known: Known, point: Point) -> Ask:
     return known.ask(point, max(FEWEST_STEPS, ceil(GLANCE / point.batch)))
 
@@ -208,87 +128,6 @@ def _spread(known: Known) -> list[Point]:
     return found
 
 
-def _finalists(known: Known) -> tuple[list[Figure], list[tuple[Figure, float]]]:
-    """Return the finalists of all sound classes, best first, and those to train longer.
-
-    A class is sound if the quality of its whole runs is not significantly worse. Seconds of
-    training come with each point that must train longer.
-    """
-    glances = [trial for trial in known.trials if trial.ask.repeat == 0]
-    first_s = max(SHORTEST_S, startup_s(glances[: len(known.points)]))
-    left, short = list[Figure](), list[tuple[Figure, float]]()
-    sound = [one for one in known.figures.values() if one.point.quality not in known.rules.unsound]
-    for members in known.classes(sound):
-        kept, more = finalists(members, known.rules.objective, first_s)
-        left, short = left + kept, short + more
-    return best_first(left, known.rules.objective), short
-
-
-def _races(known: Known) -> Step | None:
-    left, short = _finalists(known)
-    if not left:
-        return None
-    reserve = known.price([known.ask(left[0].point)]) or 0.0
-    by_place = {one.point.index: place for place, one in enumerate(left)}
-    short.sort(key=lambda each: by_place[each[0].point.index])
-    longer = [
-        known.ask(one.point, ceil(seconds / known.step_s(one.point))) for one, seconds in short
-    ]
-    asks = known.fitting(longer, reserve)
-    if asks:
-        return Step("send", "the promising ones longer", asks)
-    # Of a class whose best ran whole, none.
-    races = [each for each in known.classes(left) if not each[0].whole]
-    near = [one.point for each in races for one in open_ones(each, known.rules.objective)]
-    again = [known.ask(point, known.longest(point).ask.steps) for point in near]
-    asks = known.fitting(again, reserve)
-    return Step("send", "repeats, for two or more are near each other", asks) if asks else None
-
-
-def _verify(known: Known) -> Step | None:
-    """Build the step of whole runs of each class's best point, then of repeats near the best.
-
-    Without evaluation all points are one class. Returns None if nothing is missing or nothing
-    fits into the budget.
-    """
-    left, _ = _finalists(known)
-    missing = _unevaluated(known, left)
-    asks = known.fitting([known.ask(one.point) for one in missing])
-    if asks:
-        return Step("send", "the best as the job file has them, with their quality", asks)
-    whole = [one for one in left if one.whole]
-    near = [] if missing or not whole else open_ones(whole, known.rules.objective)
-    asks = known.fitting([known.ask(one.point) for one in near])
-    return Step("send", "repeats, for the best are near each other", asks) if asks else None
-
-
-def _unevaluated(known: Known, left: Sequence[Figure]) -> list[Figure]:
-    """List the best point of each class that has not completed a whole run."""
-    return [members[0] for members in known.classes(left) if not members[0].whole]
-
-
-def _done(known: Known) -> Step:
-    left, _ = _finalists(known)
-    if not left:
-        return Step("done", "no point is left: those that ran at all failed")
-    best = left[0]
-    if best.whole:
-        why = ""
-        if missing := _unevaluated(known, left):
-            why = (
-                "the budget has no room to evaluate another model, as of "
-                f"{missing[0].point.label}: it may be better"
-            )
-        return Step("done", why, chosen=best.point.index, verified=True)
-    needed = known.price([known.ask(best.point)]) or 0.0
-    why = (
-        f"the budget has no room for the whole run of {best.point.label}: about {needed:.2g} "
-        f"core-hours, {max(known.left_h, 0.0):.2g} are left"
-    )
-    chosen = next((one for one in left if one.whole), best)
-    return Step("done", why, chosen=chosen.point.index, verified=chosen.whole)
-
-
 def enough(known: Known) -> float | None:
     """Estimate the core-hours of a sufficient budget; None before any run completed.
 
@@ -298,8 +137,8 @@ def enough(known: Known) -> float | None:
     looks = known.price(
         [_glance(known, one) for one in known.points if one.index not in known.seen]
     )
-    left, _ = _finalists(known)
-    whole = known.price([known.ask(one.point) for one in _unevaluated(known, left)])
+    left, _ = find_finalists(known)
+    whole = known.price([known.ask(one.point) for one in unevaluated(known, left)])
     if looks is None or whole is None:
         return None
     return max((known.spent_h + looks) / (1 - RESERVED), known.spent_h + looks + whole)
@@ -373,7 +212,6 @@ class JobFile(Tuning):
             trial,
             epoch_s=row["seconds_per_epoch"],
             training_s=row["training_s"],
-            elapsed_s=row["elapsed_s"],
             apart_s=(row["evaluation_s"] or 0.0) + (row["checkpoint_s"] or 0.0),
             steps=trial.ask.steps or whole.get(trial.ask.point, 0),
             hr10=row["hr10"],
@@ -388,5 +226,20 @@ class JobFile(Tuning):
         evaluates = self.grid.job.training.evaluation != "none"
         return trials, Rules(self.objective, self.core_hours, evaluates, frozenset(unsound))
 
-    def select(self, known: Known) -> Step:
-        return select_runs(known)
+    def candidates(self, known: Known) -> Candidates | None:
+        """Points without a run: one first, to see what it costs, then all that surely fit."""
+        points = _spread(known)
+        if not points:
+            return None
+        asks = tuple(_glance(known, point) for point in points)
+        price, number, why = known.price(asks), len(asks), "every point a few steps"
+        if price is None:
+            number, why = 1, "a first run, to see what one costs"
+        elif SAFETY * price > known.left_h:
+            number = len(known.seen)
+        reserve_h = 0.0 if price is None else known.rules.core_hours * RESERVED
+        return Candidates(why, points[:number], asks[:number], reserve_h=reserve_h)
+
+    def choose(self, _: Known, finalists: Sequence[Figure]) -> Figure:
+        """The best, or, if it could not run whole, the best of those that did."""
+        return next((one for one in finalists if one.whole), finalists[0])

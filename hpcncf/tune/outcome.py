@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from hpcncf.slurm.site import load_site
-from hpcncf.tune.job_file import LONG_ENOUGH, SHORTEST_S, SUFFIX, JobFile, enough, select_whole_runs
+from hpcncf.tune.job_file import SUFFIX, JobFile, enough, select_whole_runs
 from hpcncf.tune.program import Programs, Setup, Tried, is_equal
-from hpcncf.tune.search import Figure, Known, best_first, compare_figures, is_open
+from hpcncf.tune.search import LONG_ENOUGH, SHORTEST_S
+from hpcncf.tune.trials import Figure, Known, best_first, compare_figures, is_open
 from hpcncf.tune.tuning import Now
-from hpcncf_analysis.advice.judge import judge, mostly_disturbed
+from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.next_job import Advice, build_advice
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.diagnosis.evidence import Finding
@@ -23,15 +24,121 @@ from hpcncf_analysis.significance import Ratio, Verdict, compare_times
 
 # A run cut shorter than the first race is too short to be near another.
 FIRST_RACE_S: Final = LONG_ENOUGH * SHORTEST_S
+MEMORY_SPARE: Final = 1.3
 
 
-def compare_with_best(known: Known, best: Figure) -> dict[str, Verdict]:
-    """Compare every other measured point with the best one; verdicts by point label."""
-    return {
-        one.point.label: compare_figures(best, one, known.rules.objective).verdict
-        for one in known.figures.values()
-        if one is not best
-    }
+@dataclass(frozen=True)
+class Outcome:
+    """The best point of a tuning."""
+
+    best: Figure
+    settings: dict[str, Any]
+    verified: bool
+    """Whether it ran as the job file has it, or as the trials of a program do."""
+    verdicts: dict[str, Verdict]
+    """Of every other measured point against the best."""
+    left_open: tuple[str, ...]
+    disturbed: bool
+    """Whether neighbours used much of its cores, or of the unchanged program's, so that its figures
+    are worth less."""
+    unseen: tuple[str, ...]
+    """Points that the budget had no room for."""
+    models: tuple[str, ...]
+    """CPU and GPU models of its runs, if they had more than one of a kind: speeds of two do not
+    compare."""
+    base: Figure | None = None
+    """The unchanged program with all the cores."""
+    against_unchanged: Ratio | None = None
+    """Speed over it."""
+    unsettled: tuple[str, ...] = ()
+    """Setups that are better by their figures, but not recommended: their trials or the unchanged
+    program's are single ones beside neighbours, or differ."""
+    enough_core_h: float | None = None
+    """The least budget that has room for all of a grid; None if this one had, or it is unknown."""
+    hr10: float | None = None
+    job_yaml: str | None = None
+    """The job file to go on with; None while its point is not verified."""
+    program: ProgramRequest | None = None
+
+
+@dataclass(frozen=True)
+class ProgramRequest:
+    """What to ask for, and to change in the program."""
+
+    setup: Setup
+    mem_gb: int
+    changes: tuple[str, ...]
+    """Lines of the program to change for good."""
+    costs: tuple[str, ...]
+    """What still costs its time, and where."""
+
+
+def find_outcome(now: Now) -> Outcome | None:
+    """Build the outcome of a tuning; None if no point could be measured."""
+    if now.step.chosen is None:
+        return None
+    known, tuning = now.known, now.tuning
+    best = known.figures[now.step.chosen]
+    models = [distinct(now.rows.values(), column) for column in MODELS]
+    found = Outcome(
+        best=best,
+        settings=tuning.grid.settings[best.point.index],
+        verified=now.step.verified,
+        verdicts={
+            one.point.label: compare_figures(best, one, known.rules.objective).verdict
+            for one in known.figures.values()
+            if one is not best
+        },
+        left_open=left_open(known, best),
+        disturbed=known.is_disturbed(best),
+        unseen=tuple(one.label for one in known.points if one.index not in known.seen),
+        models=tuple(model for kind in models if len(kind) > 1 for model in kind),
+    )
+    if isinstance(tuning, Programs):
+        return _of_program(found, tuning, known)
+    assert isinstance(tuning, JobFile)
+    return _of_job_file(found, tuning, now)
+
+
+def _of_job_file(found: Outcome, tuning: JobFile, now: Now) -> Outcome:
+    """Add the quality of the best point, and the job file to go on with."""
+    enough_h = enough(now.known) if now.step.why else None
+    if not found.verified:
+        return replace(found, enough_core_h=enough_h)
+    ran_whole = select_whole_runs(tuning.grid, now.known.trials, now.rows)
+    own = dict(ran_whole)[found.best.point.index]
+    advice, hr10 = _advise(tuning, now, ran_whole, own), own.median("hr10")
+    job_yaml = advice.job_yaml if advice else None
+    return replace(found, enough_core_h=enough_h, hr10=hr10, job_yaml=job_yaml)
+
+
+def _of_program(found: Outcome, tuning: Programs, known: Known) -> Outcome:
+    """Add how the best setup compares with the unchanged program, and what to ask for."""
+    tried, best, objective = Tried(tuning, known), found.best, known.rules.objective
+    setup, base = tuning.setups[best.point.index], tried.figures.get(tried.base)
+    own = [trial for trial in known.trials_of(best.point.index) if trial.epoch_s]
+    ranked = best_first(known.figures.values(), objective)
+    better = ranked[: ranked.index(best)]
+    memory = max(each.memory_mib or 0.0 for each in own) * MEMORY_SPARE / 1024
+    return replace(
+        found,
+        disturbed=found.disturbed or (base is not None and known.is_disturbed(base)),
+        base=base,
+        against_unchanged=compare_times(base.times, best.times) if base else None,
+        unsettled=tuple(one.point.label for one in better if not is_equal(one, best, objective)),
+        program=ProgramRequest(
+            setup=setup,
+            mem_gb=max(1, math.ceil(memory)),
+            changes=tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),
+            costs=tuple(
+                ": ".join(
+                    [headline(one), *(each.name for each in one.places[:1]), advice(tried, one)]
+                )
+                for one in tuning.findings(setup)
+                if one.cause != "neighbour_load"
+            ),
+        ),
+    )
 
 
 def left_open(known: Known, best: Figure) -> tuple[str, ...]:
@@ -71,53 +178,6 @@ def left_out(now: Now) -> tuple[str, ...]:
     return (*now.tuning.grid.left_out, *(found[at] for at in sorted(found)))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Of a job file."""
-
-    best: Figure
-    verified: bool
-    """Whether it ran as the job file has it."""
-    hr10: float | None
-    advice: Advice | None
-    """The job file to go on with; None while it is not verified."""
-    left_open: tuple[str, ...]
-    verdicts: dict[str, Verdict]
-    """Of every other measured point against the best."""
-    disturbed: bool
-    """Whether neighbours used much of its cores, so that its figures are worth less."""
-    unseen: tuple[str, ...]
-    """Points that the budget had no room for."""
-    enough_core_h: float | None
-    """The least budget that has room for all of it; None if this one had, or it is unknown."""
-    models: tuple[str, ...]
-    """CPU and GPU models of its runs, if they had more than one of a kind: speeds of two do not
-    compare."""
-
-
-def find_outcome(tuning: JobFile, now: Now) -> Outcome | None:
-    """Build the outcome of a job file's tuning; None if no point could be measured."""
-    if now.step.chosen is None:
-        return None
-    known, verified = now.known, now.step.verified
-    best = known.figures[now.step.chosen]
-    ran_whole = select_whole_runs(tuning.grid, known.trials, now.rows)
-    own = dict(ran_whole).get(best.point.index)
-    models = [distinct(now.rows.values(), column) for column in MODELS]
-    return Outcome(
-        best=best,
-        verified=verified,
-        hr10=own.median("hr10") if own and verified else None,
-        advice=_advise(tuning, now, ran_whole, own) if own and verified else None,
-        left_open=left_open(known, best),
-        verdicts=compare_with_best(known, best),
-        disturbed=own is not None and verified and mostly_disturbed([own]),
-        unseen=tuple(one.label for one in known.points if one.index not in known.seen),
-        enough_core_h=enough(known) if now.step.why else None,
-        models=tuple(model for kind in models if len(kind) > 1 for model in kind),
-    )
-
-
 def _advise(
     tuning: JobFile,
     now: Now,
@@ -140,62 +200,6 @@ def _advise(
         if found is not None and found.chosen.key == chosen.key:
             return found
     return None
-
-
-MEMORY_SPARE: Final = 1.3
-
-
-@dataclass(frozen=True)
-class ProgramOutcome:
-    setup: Setup
-    best: Figure
-    against_unchanged: Ratio | None
-    """Speed over the unchanged program's with all the cores."""
-    mem_gb: int
-    changes: tuple[str, ...]
-    """Lines of the program to change for good."""
-    costs: tuple[str, ...]
-    """What still costs its time, and where."""
-    trials: tuple[int, int]
-    """Of it, and of the unchanged program with all the cores."""
-    unsettled: tuple[str, ...]
-    """Setups that are better by their figures, but not recommended: their trials or the unchanged
-    program's are single ones beside neighbours, or differ."""
-    left_open: tuple[str, ...]
-    verdicts: dict[str, Verdict]
-    """Of every other measured setup against it."""
-    disturbed: bool
-    """Whether neighbours used its cores, or those of the unchanged program."""
-
-
-def find_program_outcome(tuning: Programs, now: Now) -> ProgramOutcome | None:
-    """Build the outcome of a program's tuning; None if no setup could be measured."""
-    if now.step.chosen is None:
-        return None
-    tried, best = Tried(tuning, now.known), now.known.figures[now.step.chosen]
-    setup, base = tuning.setups[now.step.chosen], tried.figures.get(tried.base)
-    own = tried.trials(setup)
-    objective = now.known.rules.objective
-    ranked = best_first(now.known.figures.values(), objective)
-    better = ranked[: ranked.index(best)]
-    memory = max(each.memory_mib for each in own) * MEMORY_SPARE / 1024
-    return ProgramOutcome(
-        setup=setup,
-        best=best,
-        against_unchanged=compare_times(base.times, best.times) if base else None,
-        mem_gb=max(1, math.ceil(memory)),
-        changes=tuple(dict.fromkeys(_line(*each) for each in own[0].applied)),
-        costs=tuple(
-            ": ".join([headline(one), *(each.name for each in one.places[:1]), advice(tried, one)])
-            for one in tuning.findings(setup)
-            if one.cause != "neighbour_load"
-        ),
-        trials=(best.runs, base.runs if base else 0),
-        unsettled=tuple(one.point.label for one in better if not is_equal(one, best, objective)),
-        left_open=left_open(now.known, best),
-        verdicts=compare_with_best(now.known, best),
-        disturbed=any(each.disturbed for each in (*own, *tried.trials(tried.base))),
-    )
 
 
 # Causes whose only remedies are what trials apply: tried, and not recommended, they are settled.

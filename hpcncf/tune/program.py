@@ -1,12 +1,12 @@
-"""The trials of a program: which cores, threads, workers and remedies.
+"""A program as a source of points: cores, threads, workers and remedies.
 
-Each setup is a point that the search adds, and its trial a run of a job whose workload is one.
+Its trials suggest more points, each a setup that the search adds to the grid of a job whose
+workload is the program.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Literal
 
+from hpcncf.errors import UsageError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program, Remedies, Resources
 from hpcncf.paths import AttemptPaths, ResultPaths
@@ -23,23 +24,19 @@ from hpcncf.records.code_version import CODE
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf.records.submissions import Cluster
 from hpcncf.text import pluralize
-from hpcncf.tune.search import (
-    REPEATS,
+from hpcncf.tune.search import Candidates
+from hpcncf.tune.trials import (
     Ask,
     Figure,
-    Grid,
     Known,
     Objective,
     Point,
     Rules,
-    Step,
     Trial,
     best_first,
-    build_run,
     is_open,
-    open_ones,
 )
-from hpcncf.tune.tuning import Row, Tuning, read_saved, read_state
+from hpcncf.tune.tuning import Grid, Row, Tuning, build_run
 from hpcncf_analysis.diagnosis.diagnose import diagnose_attempt
 from hpcncf_analysis.diagnosis.evidence import Finding
 
@@ -86,9 +83,15 @@ class Setup:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Setup:
+        """The setup of a point; raises UsageError if an earlier version's settings are unknown."""
         values = {key.partition(".")[2]: value for key, value in settings.items()}
-        cores = values.pop("cpus_per_task")
-        return cls(cores, Remedies.model_validate(values))
+        try:
+            return cls(values.pop("cpus_per_task"), Remedies.model_validate(values))
+        except (KeyError, ValueError):
+            raise UsageError(
+                f"the tuning there tried {dict(settings)}, which this version does not know: "
+                "give another folder with --results"
+            ) from None
 
     @property
     def changes(self) -> frozenset[str]:
@@ -99,26 +102,16 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class ShortTrial(Trial):
-    """It has no length that could be asked for: all of it counts as start-up."""
-
-    losses: tuple[float | None, ...] = ()
-    memory_mib: float = 0.0
-    used: float | None = None
-    """Cores."""
-    not_applied: tuple[str, ...] = ()
-    applied: tuple[tuple[str, str], ...] = ()
-    """Remedy, and to what."""
-    disturbed: bool = False
-    """By neighbours on its cores."""
-
-
-@dataclass(frozen=True)
 class Programs(Tuning):
     """The tuning of a program."""
 
     cores: int
     """The most of a trial."""
+    work: ClassVar[Literal["epoch", "step"]] = "step"
+
+    def named(self, point: int) -> dict[str, Any]:
+        setup = self.setups[point]
+        return {"cores": setup.cores, "with": str(setup.remedies)}
 
     @property
     def setups(self) -> list[Setup]:
@@ -130,11 +123,6 @@ class Programs(Tuning):
         points = tuple(Setup.from_settings(each).point(at) for at, each in enumerate(settings))
         return replace(self, grid=replace(self.grid, settings=settings, points=points))
 
-    @property
-    def program(self) -> Program:
-        assert isinstance(self.grid.job.workload, Program)
-        return self.grid.job.workload
-
     def unchanged_run(self) -> Run:
         """Build the run of the first trial: the unchanged program on all cores."""
         settings = Setup(self.cores).settings
@@ -142,8 +130,10 @@ class Programs(Tuning):
 
     def hash_files(self) -> dict[str, str]:
         """SHA-256 of the scripts and settings files that the command names, by name."""
-        folder, found = Path(self.program.folder), dict[str, str]()
-        for word in self.unchanged_run().words:
+        run, found = self.unchanged_run(), dict[str, str]()
+        assert isinstance(run.workload, Program)
+        folder = Path(run.workload.folder)
+        for word in run.words:
             name = word.partition("=")[2] if word.startswith("-") else word
             if name.endswith((*CODE, *SETTINGS_END)):
                 with suppress(OSError):
@@ -158,15 +148,46 @@ class Programs(Tuning):
                 return _measured(trial, attempt, read_record(attempt.rank(0), RankRecord))
         return replace(trial, fate="failed", reason="it left no record")
 
-    def judged(
-        self,
-        trials: list[Trial],
-        rows: Mapping[str, Row],  # noqa: ARG002
-    ) -> tuple[list[Trial], Rules]:
+    def judged(self, trials: list[Trial], _: Mapping[str, Row]) -> tuple[list[Trial], Rules]:
         return judge(self.setups, trials), Rules(self.objective, self.core_hours, judges=False)
 
-    def select(self, known: Known) -> Step:
-        return select_trials(self, known)
+    def candidates(self, known: Known) -> Candidates | None:
+        """The setups of the first stage that has untried ones."""
+        tried = Tried(self, known)
+        for why, setups in _stages(tried):
+            new = [
+                setup
+                for setup in dict.fromkeys(setups)
+                if setup not in self.setups and not tried.contains_failed(setup)
+            ]
+            if new:
+                return self._offer(known, why, new)
+            if tried.base not in tried.figures:
+                break
+        return None
+
+    def _offer(self, known: Known, why: str, setups: Sequence[Setup]) -> Candidates:
+        points = [setup.point(at) for at, setup in enumerate(setups, len(self.setups))]
+        asks = tuple(known.ask(point) for point in points)
+        return Candidates(why, points, asks, tuple(setup.settings for setup in setups))
+
+    def doubtful(self, known: Known, best: Figure) -> list[Figure]:
+        """The unchanged program, and a best beside neighbours, if each ran only once."""
+        unchanged = Tried(self, known).figures.get(Setup(self.cores))
+        once = [best] if known.is_disturbed(best) else []
+        once += [unchanged] if unchanged and unchanged not in once else []
+        return [one for one in once if one.runs < 2]
+
+    def choose(self, known: Known, _: Sequence[Figure]) -> Figure:
+        return _simplest(known, best_first(known.figures.values(), self.objective))
+
+    def rivals(self, known: Known, chosen: Figure) -> Candidates | None:
+        """The program as it is, if with fewer cores it may do as well as the chosen setup."""
+        unchanged = Tried(self, known).figures.get(Setup(self.cores))
+        plain = Setup(chosen.point.cores)
+        if plain in self.setups or not (unchanged and is_equal(chosen, unchanged, self.objective)):
+            return None
+        return self._offer(known, "the program as it is, with as many cores as the best", [plain])
 
     def findings(self, setup: Setup) -> Sequence[Finding]:
         """Findings of the diagnosis of a setup's first trial; empty if it has not run."""
@@ -219,70 +240,32 @@ def build_tuning(
     return Programs(paths, grid, objective, core_hours, cluster, None, cores)
 
 
-def of_present_files(tuning: Programs) -> tuple[Programs, list[str]]:
-    """Find or begin the tuning of the files in their present state.
-
-    The folder and its numbered successors are searched for a tuning whose trials used the
-    present files. Returns the tuning, and the changed files because of which a new one begins
-    (empty if none begins).
-    """
-    first, changed = tuning.paths.folder, list[str]()
-    for number in itertools.count(2):
-        if not tuning.paths.tuning.exists():
-            break
-        changed = changed_files(tuning)
-        if not changed:
-            break
-        tuning = replace(tuning, paths=ResultPaths(first.with_name(f"{first.name}-{number}")))
-    return tuning, changed
-
-
-def changed_files(tuning: Programs) -> list[str]:
-    """List the files of the command that changed since the first trial.
-
-    If no trial could be measured, files that are new or were not noted also count, because they
-    may have caused the failure.
-    """
-    saved, now = read_saved(tuning.paths, tuning.grid.job), tuning.hash_files()
-    changed = [name for name, sha256 in saved.files.items() if now.get(name) != sha256]
-    others = [name for name in now if name not in saved.files]
-    if others and not changed:
-        step = read_state(tuning).step
-        changed = others if step.kind == "done" and step.chosen is None else []
-    return changed
-
-
-def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> ShortTrial:
+def _measured(trial: Trial, attempt: AttemptPaths, rank: RankRecord) -> Trial:
     raw: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         raw = json.loads(attempt.trial.read_text())
-    programs = [each for each in rank.program if not each.is_worker]
     diagnosis = diagnose_attempt(attempt)
     causes = {finding.cause for finding in diagnosis.findings} if diagnosis else set()
-    noted = [each for program in programs for each in program.remedies]
+    noted = [each for one in rank.program if not one.is_worker for each in one.remedies]
     applied = {each.remedy for each in noted if each.applied}
     reason = ""
     if "step_s" not in raw:
         reason = "no backward pass of PyTorch was seen"
         if raw:
             reason = f"it ended after {pluralize(raw['backwards'], 'step')}, too few to be timed"
-    return ShortTrial(
-        ask=trial.ask,
+    return replace(
+        trial,
         fate="failed" if reason else trial.fate,
-        core_hours=trial.core_hours,
         epoch_s=raw.get("step_s"),
-        elapsed_s=rank.elapsed_s,
-        steps=1,
+        steps=1,  # of no length that could be chosen: all of it counts as start-up
         error=raw.get("error", 0.0),
         reason=reason,
+        disturbed="neighbour_load" in causes,
         losses=tuple(raw.get("losses", ())),
-        memory_mib=rank.memory.rss_peak_mib,
-        used=rank.cores.used,
+        applied=tuple((each.remedy, each.to) for each in noted if each.applied),
         not_applied=tuple(
             f"{each.remedy}: {each.to}" for each in noted if each.remedy not in applied
         ),
-        applied=tuple((each.remedy, each.to) for each in noted if each.applied),
-        disturbed="neighbour_load" in causes,
     )
 
 
@@ -291,7 +274,7 @@ def judge(setups: Sequence[Setup], trials: Sequence[Trial]) -> list[Trial]:
 
     Losses are compared with the unchanged program's.
     """
-    done = [each for each in trials if isinstance(each, ShortTrial) and each.fate == "completed"]
+    done = [each for each in trials if each.fate == "completed"]
     unchanged = [each for each in done if not setups[each.ask.point].remedies and each.losses]
     judged: list[Trial] = []
     for each in trials:
@@ -300,7 +283,7 @@ def judge(setups: Sequence[Setup], trials: Sequence[Trial]) -> list[Trial]:
     return judged
 
 
-def _changed(setup: Setup, seen: ShortTrial, unchanged: Sequence[ShortTrial]) -> str:
+def _changed(setup: Setup, seen: Trial, unchanged: Sequence[Trial]) -> str:
     """Explain why a trial's remedies do not count; "" if they do.
 
     Either a remedy was not applied, or the losses are not those of the unchanged program.
@@ -364,12 +347,6 @@ class Tried:
         setups = self.tuning.setups
         return {setups[at]: figure for at, figure in self.known.figures.items()}
 
-    def trials(self, setup: Setup) -> list[ShortTrial]:
-        """List the setup's trials that were measured."""
-        setups = self.tuning.setups
-        own = [each for each in self.known.trials if setups[each.ask.point] == setup]
-        return [each for each in own if isinstance(each, ShortTrial)]
-
     def step_s(self, setup: Setup) -> float:
         return self.figures[setup].epoch_s if setup in self.figures else math.inf
 
@@ -403,50 +380,14 @@ class Tried:
         return any(each <= setup.changes for each in self.failed)
 
 
-def select_trials(tuning: Programs, known: Known) -> Step:
-    tried = Tried(tuning, known)
-    ranked = best_first(known.figures.values(), tuning.objective)
-    for why, setups in _stages(tried):
-        new = [
-            setup
-            for setup in dict.fromkeys(setups)
-            if setup not in tuning.setups and not tried.contains_failed(setup)
-        ]
-        if new:
-            return _send(tuning, known, why, new, []) or _no_room(known, ranked, new)
-        if tried.base not in tried.figures:
-            break
-    if not ranked:
-        failed = next(each for each in known.trials if each.reason)
-        run = tuning.grid.run(failed.ask).id
-        return Step("done", f"{failed.reason}; its output: hpcncf logs {run}")
-    repeats = open_ones(ranked[:REPEATS], tuning.objective)
-    unchanged = tried.figures.get(tried.base)
-    once = {ranked[0].point.index: ranked[0]} if _is_disturbed(known, ranked[0]) else {}
-    once |= {unchanged.point.index: unchanged} if unchanged else {}
-    repeats += [one for one in once.values() if one.runs < 2 and one not in repeats]
-    if repeats:
-        wanted = [tuning.setups[one.point.index] for one in repeats]
-        why = "repeats, for some are near each other"
-        return _send(tuning, known, why, [], repeats) or _no_room(known, ranked, wanted)
-    chosen = _simplest(known, ranked)
-    plain = Setup(tuning.setups[chosen].cores)
-    # With more cores the program may do as well without a change: then perhaps with as many, too.
-    in_doubt = unchanged and is_equal(known.figures[chosen], unchanged, tuning.objective)
-    if in_doubt and plain not in tuning.setups:
-        why = "the program as it is, with as many cores as the best"
-        return _send(tuning, known, why, [plain], []) or _no_room(known, ranked, [plain])
-    return Step("done", "", chosen=chosen, verified=True)
-
-
-def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
-    """Return the index of the point with the fewest changes among those equal to the best.
+def _simplest(known: Known, ranked: Sequence[Figure]) -> Figure:
+    """Return the point with the fewest changes among those equal to the best.
 
     All have the best point's number of cores. A single trial beside neighbours counts as no
     gain; a point that beats one needs repeats that are clear of it.
     """
     objective = known.rules.objective
-    shown = [one for one in ranked if one.runs > 1 or not _is_disturbed(known, one)]
+    shown = [one for one in ranked if one.runs > 1 or not known.is_disturbed(one)]
     unchanged = [one for one in ranked if not one.point.values]
     if not any(one in shown for one in unchanged):
         better = ranked[: ranked.index(unchanged[0])] if unchanged else []
@@ -462,45 +403,12 @@ def _simplest(known: Known, ranked: Sequence[Figure]) -> int:
         for one in shown
         if one.point.cores == best.point.cores and is_equal(best, one, objective)
     ]
-    return min(equal, key=lambda one: (len(one.point.values), one.epoch_s)).point.index
-
-
-def _is_disturbed(known: Known, one: Figure) -> bool:
-    """Whether neighbours used the cores of a point in all of its trials."""
-    own = [each for each in known.trials if each.ask.point == one.point.index]
-    return all(getattr(each, "disturbed", False) for each in own)
+    return min(equal, key=lambda one: (len(one.point.values), one.epoch_s))
 
 
 def is_equal(best: Figure, other: Figure, objective: Objective) -> bool:
     """Whether the other point is not known to be slower by at least `MIN_GAIN`."""
     return other.epoch_s < MIN_GAIN * best.epoch_s or is_open(best, other, objective)
-
-
-def _send(
-    tuning: Programs, known: Known, why: str, new: Sequence[Setup], again: Sequence[Figure]
-) -> Step | None:
-    """Build the step of new setups and repeats that fit into the budget; None if none fits."""
-    first = len(tuning.setups)
-    points = [setup.point(first + at) for at, setup in enumerate(new)]
-    asks = [known.ask(point) for point in [*points, *(one.point for one in again)]]
-    fit = replace(known, points=[*known.points, *points]).fitting(asks)
-    if not fit:
-        return None
-    # New points must follow those there without a gap.
-    kept = [setup for setup, ask in zip(new, asks, strict=False) if ask in fit]
-    fit = (
-        *(Ask(first + at, None, 0) for at in range(len(kept))),
-        *(ask for ask in fit if ask.point < first),
-    )
-    labels = [*(each.label for each in kept), *(one.point.label for one in again)]
-    more = tuple(each.settings for each in kept)
-    return Step("send", f"{why}: {'; '.join(dict.fromkeys(labels))}", fit, more)
-
-
-def _no_room(known: Known, ranked: Sequence[Figure], wanted: Sequence[Setup]) -> Step:
-    labels = "; ".join(setup.label for setup in wanted)
-    why = f"the budget has no room for {labels}: {max(known.left_h, 0.0):.2g} core-hours are left"
-    return Step("done", why, chosen=_simplest(known, ranked) if ranked else None, verified=True)
 
 
 def _stages(tried: Tried) -> Iterator[tuple[str, list[Setup]]]:

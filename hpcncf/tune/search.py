@@ -1,92 +1,46 @@
-"""The search of a tuning, for job files and for programs: trials, figures, budget, order.
+"""The search of a tuning: which trials come next, and when the best point is known.
 
-What runs next is decided by the trials alone: the same trials give the same answer, always.
+First every candidate a little; then, among points that train the same model, the promising ones
+longer; the best of each such class once whole, for its quality; and repeats if two are near. What
+a trial is, and which points are candidates, its source says: a job file (`job_file`) or a program
+(`program`), whose trials have one length and train one model.
+
+What comes next is decided by the trials alone: the same trials give the same answer, always.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import inf
-from statistics import median
+from math import ceil
 from typing import Any, Final, Literal
 
-from hpcncf.job.expand import expand_job
-from hpcncf.job.plan import Plan, Run
-from hpcncf.job.spec import JobSpec
-from hpcncf.records.schema import Integer
-from hpcncf_analysis.advice.judge import within_price_limit
-from hpcncf_analysis.significance import Ratio, Verdict, compare_times
+from hpcncf.tune.trials import (
+    Ask,
+    Figure,
+    Known,
+    Objective,
+    Point,
+    best_first,
+    compared,
+    open_ones,
+    startup_s,
+)
 
-Objective = Literal["knee", "fastest", "cheapest"]
-OBJECTIVES: Final[tuple[Objective, ...]] = ("knee", "fastest", "cheapest")
-Fate = Literal["open", "under way", "failed", "completed"]
+# Jamieson and Talwalkar 2016; a third is kept each time, as in Hyperband (Li et al. 2018). Length
+# is seconds of training, not epochs: speed is compared, and a fast engine needs more steps to show
+# its own. Nobody wins on less than the finalists had.
 
-
-@dataclass(frozen=True)
-class Point:
-    """A configuration: of a job file's grid, or of a program's cores and remedies."""
-
-    index: int
-    """Its place in the grid."""
-    label: str
-    cores: int
-    gpus: float = 0.0
-    batch: int = 1
-    """Positives of an optimiser step over all ranks."""
-    whole_steps: int = 1
-    """Optimiser steps of a run as the job file asks for it."""
-    quality: Hashable = None
-    """Points with equal ones train the same model, however fast."""
-    values: frozenset[str] = frozenset()
-    """What is set here, as `engine=native`."""
-
-    @property
-    def price(self) -> float:
-        """Hourly price by which points are compared: number of GPUs, or of cores without GPUs."""
-        return self.gpus or float(self.cores)
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One run: a point, cut after so many steps; None: whole, as the job file has it."""
-
-    point: Integer
-    steps: Integer | None
-    repeat: Integer
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The result of an ask. Figures are None unless it is completed."""
-
-    ask: Ask
-    fate: Fate
-    core_hours: float = 0.0
-    """Charged for all its attempts so far."""
-    epoch_s: float | None = None
-    """Seconds of an epoch's training, extrapolated if the run was cut; of a program, of a step."""
-    training_s: float = 0.0
-    elapsed_s: float = 0.0
-    apart_s: float = 0.0
-    """Evaluation and checkpoints."""
-    steps: int = 0
-    hr10: float | None = None
-    error: float = 0.0
-    """Half the width of the 95 % interval of its own steps, relative; 0: not known."""
-    reason: str = ""
-    """Why it failed."""
-
-    @property
-    def startup_s(self) -> float:
-        """Seconds outside training, evaluation and checkpoints, at least 0."""
-        return max(self.elapsed_s - self.training_s - self.apart_s, 0.0)
-
-    @property
-    def whole(self) -> bool:
-        return self.ask.steps is None
+KEPT_ONE_IN: Final = 3
+"""One of so many goes on."""
+FINALISTS: Final = 3
+# The first race lasts as long as a run's start, which is paid in any case, and never less.
+SHORTEST_S: Final = 2.0
+LONG_ENOUGH: Final = 0.8
+# What a first glance saw so many times slower than the best is not looked at again.
+FAR_BEHIND: Final = 3.0
+LISTED: Final = 6
+"""Points that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -105,324 +59,179 @@ class Step:
     """Of `done`: whether the chosen one ran as the job file has it."""
 
 
-# Runs of less than this share of a point's longest training are less exact than that one.
-AS_LONG: Final = 0.5
-
-
 @dataclass(frozen=True)
-class Figure:
-    """A point's seconds for an epoch: the median over its longest runs, and their range."""
+class Candidates:
+    """Points to try next."""
 
-    point: Point
-    times: tuple[float, ...]
-    """Seconds of an epoch in each of its longest runs; of a program, of a step."""
-    trained_s: float
-    """Training of the longest run."""
-    whole: bool
-    """Whether one of them is as the job file has it: none can be longer."""
-    error: float = 0.0
-    """Half the interval of a single run by its own steps, relative."""
-
-    @cached_property
-    def epoch_s(self) -> float:
-        return median(self.times)
-
-    @property
-    def low(self) -> float:
-        return min(self.times) * max(0.0, 1 - self.error)
-
-    @property
-    def high(self) -> float:
-        return max(self.times) * (1 + self.error)
-
-    @property
-    def runs(self) -> int:
-        return len(self.times)
-
-    @property
-    def cost(self) -> tuple[float, float]:
-        """Price of an epoch, then its core-seconds as the tie-breaker."""
-        return self.price, self.point.cores * self.epoch_s
-
-    @property
-    def price(self) -> float:
-        return self.point.price * self.epoch_s
-
-
-def figures_of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[int, Figure]:
-    """Map the index of each point to its figure.
-
-    Only points with a completed trial and without a failed one are included.
-    """
-    grouped: dict[int, list[Trial]] = defaultdict(list)
-    failed = set[int]()
-    for trial in trials:
-        if trial.fate == "failed":
-            failed.add(trial.ask.point)
-        if trial.fate == "completed" and trial.epoch_s:
-            grouped[trial.ask.point].append(trial)
-    return {
-        point.index: _figure(point, grouped[point.index])
-        for point in points
-        if point.index in grouped and point.index not in failed
-    }
-
-
-def _figure(point: Point, trials: Sequence[Trial]) -> Figure:
-    most = max(trial.training_s for trial in trials)
-    longest = [trial for trial in trials if trial.training_s >= AS_LONG * most]
-    times = tuple(trial.epoch_s or inf for trial in longest)
-    whole = any(trial.whole for trial in trials)
-    return Figure(point, times, most, whole, longest[0].error if len(longest) == 1 else 0.0)
-
-
-def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
-    """Sort figures by the objective, best first.
-
-    With `knee`, points whose speed is worth their cost come first, by time; the others follow,
-    by cost.
-    """
-    found = list(figures)
-    if objective == "cheapest":
-        return sorted(found, key=lambda one: (one.cost, one.point.index))
-    by_time = sorted(found, key=lambda one: (one.epoch_s, one.cost, one.point.index))
-    if objective == "fastest":
-        return by_time
-    worth = within_price_limit(by_time, lambda one: one.price)
-    rest = sorted((one for one in found if one not in worth), key=lambda one: one.price)
-    return worth + rest
-
-
-def compared(one: Figure, objective: Objective) -> tuple[float, float]:
-    """Lowest and highest value that the objective compares: an epoch's seconds or its cost."""
-    if objective == "cheapest":
-        return one.low * one.point.price, one.high * one.point.price
-    return one.low, one.high
-
-
-# Nearer than that, two points with a run each are not distinguished.
-CLOSE: Final = 1.1
-REPEATS: Final = 3
-
-
-def open_ones(best: Sequence[Figure], objective: Objective) -> list[Figure]:
-    """List the candidates for the best point that still lack repeats.
-
-    `best` is sorted, best first. Candidates are its first entry and every entry whose
-    difference from the first is not settled; the list is empty if there is no rival.
-    """
-    rivals = [one for one in best[1:] if is_open(best[0], one, objective)]
-    several = [best[0], *rivals] if rivals else []
-    return [one for one in several if one.runs < REPEATS]
-
-
-def compare_figures(baseline: Figure, candidate: Figure, objective: Objective) -> Ratio:
-    """Compare the candidate's repeats with the baseline's by cost (`cheapest`) or time."""
-    prices = [1.0 if objective != "cheapest" else one.point.price for one in (baseline, candidate)]
-    before, after = (
-        [price * seconds for seconds in one.times]
-        for price, one in zip(prices, (baseline, candidate), strict=True)
-    )
-    return compare_times(before, after)
-
-
-def is_open(one: Figure, other: Figure, objective: Objective) -> bool:
-    """Whether more repeats are needed to tell which of two points is better.
-
-    True if enough repeats show no difference. With too few repeats, true if their ranges
-    overlap, or if two single runs are within a factor of `CLOSE`.
-    """
-    verdict = compare_figures(one, other, objective).verdict
-    if verdict is not Verdict.TOO_FEW:
-        return not verdict.is_difference
-    (low, high), (other_low, other_high) = compared(one, objective), compared(other, objective)
-    near = CLOSE if one.runs == other.runs == 1 else 1.0
-    return low <= other_high * near and other_low <= high * near
-
-
-# What a run that is cut short does not need. Like its length, that makes it another run than the
-# whole one, with a folder of its own.
-CUT: Final = {"training.evaluation": "none", "training.checkpoint_every": 0}
-
-
-@dataclass(frozen=True)
-class Grid:
-    job: JobSpec
-    keys: Mapping[str, str | None]
-    """Data path -> what the prepared folder calls its content."""
-    settings: tuple[dict[str, Any], ...]
-    """Of each point, dotted."""
-    points: tuple[Point, ...]
-    datasets: Mapping[str, str]
-    """Data path -> format of the prepared data."""
-    left_out: tuple[str, ...] = ()
-    """Points that cannot run here, with the reason."""
-
-    def run(self, ask: Ask) -> Run:
-        """Build the run of an ask from the job file's settings.
-
-        A cut run differs in its length, and has neither evaluation nor checkpoints.
-        """
-        cut = {} if ask.steps is None else {**CUT, "training.max_steps": ask.steps}
-        settings = self.settings[ask.point] | cut
-        return build_run(self.job, settings, ask.repeat, self.keys, self.datasets)
-
-    def plan(self, asks: Sequence[Ask]) -> Plan:
-        runs = {run.id: run for run in map(self.run, asks)}
-        return Plan(job=self.job.name, runs=list(runs.values()))
-
-    def without(self, reasons: Mapping[int, str]) -> Grid:
-        """Copy the grid without some points; `reasons` maps their indices to the reasons."""
-        kept = tuple(point for point in self.points if point.index not in reasons)
-        gone = [point for point in self.points if point.index in reasons]
-        gone_points = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
-        return replace(self, points=kept, left_out=self.left_out + gone_points)
-
-
-def build_run(
-    job: JobSpec,
-    settings: Mapping[str, Any],
-    repeat: int,
-    keys: Mapping[str, str | None],
-    datasets: Mapping[str, str],
-) -> Run:
-    alone = {"grid": {}, "points": [dict(settings)], "exclude": [], "repeats": repeat + 1}
-    runs = expand_job(job.model_copy(update=alone), keys, datasets).runs
-    return next(run for run in runs if run.repeat == repeat)
-
-
-@dataclass(frozen=True)
-class Rules:
-    objective: Objective
-    core_hours: float
-    """The budget."""
-    judges: bool = True
-    """Whether whole runs are evaluated; else no class is known to be worse than another."""
-    unsound: frozenset[Hashable] = frozenset()
-    """Classes whose quality is worse than chance explains."""
-
-
-# A cut run of so much of the whole may as well be whole, and be evaluated.
-AS_WHOLE: Final = 0.8
-
-
-@dataclass(frozen=True)
-class Known:
-    """The trials, and what follows from them."""
-
+    why: str
     points: Sequence[Point]
-    trials: Sequence[Trial]
-    rules: Rules
-
-    @cached_property
-    def figures(self) -> dict[int, Figure]:
-        """Figures of all measured points, by point index."""
-        return figures_of_points(self.points, self.trials)
-
-    @property
-    def spent_h(self) -> float:
-        return sum(trial.core_hours for trial in self.trials)
-
-    @property
-    def left_h(self) -> float:
-        """Remaining core-hours of the budget, negative if it is exceeded."""
-        return self.rules.core_hours - self.spent_h
-
-    @property
-    def seen(self) -> set[int]:
-        """Indices of all points with at least one trial, whatever its state."""
-        return {trial.ask.point for trial in self.trials}
-
-    def classes(self, figures: Sequence[Figure]) -> list[list[Figure]]:
-        """Group figures by the model that their points train, in the given order.
-
-        All form one group if runs are not evaluated.
-        """
-        grouped: dict[Hashable, list[Figure]] = {}
-        for one in figures:
-            key = one.point.quality if self.rules.judges else None
-            grouped.setdefault(key, []).append(one)
-        return list(grouped.values())
-
-    def ask(self, point: Point, steps: int | None = None) -> Ask:
-        """Build the point's next run of `steps` optimizer steps, numbered as a repeat.
-
-        It is a whole run if `steps` is None or at least `AS_WHOLE` of the whole run's steps.
-        """
-        if steps is not None and steps >= AS_WHOLE * point.whole_steps:
-            steps = None
-        asked = [(trial.ask.point, trial.ask.steps) for trial in self.trials]
-        return Ask(point.index, steps, asked.count((point.index, steps)))
-
-    def longest(self, point: Point) -> Trial:
-        """Return the trial of a measured point with the most seconds of training."""
-        own = [one for one in self.trials if one.ask.point == point.index and one.steps]
-        return max(own, key=lambda trial: trial.training_s)
-
-    def step_s(self, point: Point) -> float:
-        longest = self.longest(point)
-        return longest.training_s / longest.steps
-
-    @cached_property
-    def completed(self) -> list[Trial]:
-        known = {point.index for point in self.points}
-        return [
-            trial for trial in self.trials if trial.fate == "completed" and trial.ask.point in known
-        ]
-
-    def core_hours(self, ask: Ask) -> float | None:
-        """Predict the core-hours of one run; None before any run completed.
-
-        For a point without a figure, a positive is assumed to take as long as in the slowest
-        completed run.
-        """
-        points = {point.index: point for point in self.points}
-        point, done = points[ask.point], self.completed
-        if not done:
-            return None
-        if ask.point in self.figures:
-            each_s = self.step_s(point)
-        else:
-            of_positive = (
-                one.training_s / (one.steps * points[one.ask.point].batch)
-                for one in done
-                if one.steps
-            )
-            each_s = point.batch * max(of_positive, default=0.0)
-        steps = point.whole_steps if ask.steps is None else ask.steps
-        seconds = startup_s(done) + steps * each_s
-        if ask.steps is None:
-            seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
-        return point.cores * seconds / 3600
-
-    def price(self, asks: Sequence[Ask]) -> float | None:
-        """Predict the core-hours of all given runs together; None before any run completed."""
-        prices = [self.core_hours(ask) for ask in asks]
-        return None if None in prices else sum(filter(None, prices))
-
-    def fitting(self, asks: Sequence[Ask], reserve_h: float = 0.0) -> tuple[Ask, ...]:
-        """Select the runs that fit into the budget less `reserve_h`, in the given order."""
-        left, found = self.left_h - reserve_h, list[Ask]()
-        for ask in asks:
-            hours = self.core_hours(ask) or 0.0
-            if hours <= left:
-                found.append(ask)
-                left -= hours
-        return tuple(found)
+    asks: tuple[Ask, ...]
+    """A trial of each point, in the same order."""
+    settings: tuple[dict[str, Any], ...] = ()
+    """Settings of each point, if they are new to the grid."""
+    reserve_h: float = 0.0
+    """Core-hours of the budget that they must leave."""
 
 
-def startup_s(trials: Iterable[Trial]) -> float:
-    known = [trial.startup_s for trial in trials if trial.fate == "completed"]
-    return median(known) if known else 0.0
+class PointSource:
+    """Where points come from."""
+
+    def candidates(self, known: Known, /) -> Candidates | None:
+        """Points that must be tried before any is chosen; None if there are no more."""
+        raise NotImplementedError
+
+    def choose(self, known: Known, finalists: Sequence[Figure], /) -> Figure:
+        """The point to recommend; `finalists` are sorted, best first."""
+        raise NotImplementedError
+
+    def doubtful(self, _: Known, best: Figure, /) -> list[Figure]:  # noqa: ARG002
+        """Points to repeat once, whatever is near the best one."""
+        return []
+
+    def rivals(self, _: Known, chosen: Figure, /) -> Candidates | None:  # noqa: ARG002
+        """Points to try because of what would be chosen; None if there are none."""
+        return None
 
 
-def next_step(known: Known, select: Callable[[Known], Step]) -> Step:
-    """Decide the next step: wait, resubmit open trials, or take what `select` returns.
-
-    `select` is asked only if no trial is under way or still to be sent again.
-    """
+def next_step(known: Known, source: PointSource) -> Step:
+    """Decide the next step: wait, send trials, or end with a choice."""
     if any(trial.fate == "under way" for trial in known.trials):
         return Step("wait", "runs are under way")
     if known.left_h > 0 and any(trial.fate == "open" for trial in known.trials):
         return Step("send", "runs that were asked for and did not end are sent again")
-    return select(known)
+    candidates = source.candidates(known)
+    step = (candidates and _try(known, candidates)) or _races(known)
+    if step:
+        return step
+    left, _ = find_finalists(known)
+    if not left:
+        reasons = [trial.reason for trial in known.trials if trial.reason]
+        return Step("done", f"{reasons[0]}: no point is left" if reasons else "nothing was tried")
+    missing = unevaluated(known, left)
+    if asks := known.fitting([known.ask(one.point) for one in missing]):
+        return Step("send", "the best as the job file has them, with their quality", asks)
+    repeats = [] if missing else _repeats(known, left, source)
+    if asks := known.fitting([known.ask(one.point) for one in repeats]):
+        return Step("send", "repeats, for the best are near each other", asks)
+    chosen = source.choose(known, left)
+    rivals = None if candidates or repeats else source.rivals(known, chosen)
+    if rivals and (step := _try(known, rivals)):
+        return step
+    lacking, left_h = "", f"{max(known.left_h, 0.0):.2g} core-hours are left"
+    if not left[0].whole:
+        needed = known.price([known.ask(left[0].point)]) or 0.0
+        label = left[0].point.label
+        lacking = f"for the whole run of {label}: about {needed:.2g} core-hours, {left_h}"
+    elif missing:
+        lacking = f"to evaluate another model, as of {missing[0].point.label}: it may be better"
+    elif wanted := candidates or rivals:
+        lacking = f"for {_list([point.label for point in wanted.points])}: {left_h}"
+    elif repeats:
+        lacking = f"for repeats of {_list([one.point.label for one in repeats])}: {left_h}"
+    why = lacking and f"the budget has no room {lacking}"
+    return Step("done", why, chosen=chosen.point.index, verified=chosen.whole)
+
+
+def _try(known: Known, found: Candidates) -> Step | None:
+    """Build the step of the candidates that fit into the budget; None if none fits."""
+    points = [*known.points, *found.points] if found.settings else known.points
+    fit = replace(known, points=points).fitting(found.asks, found.reserve_h)
+    if not fit:
+        return None
+    if not found.settings:
+        return Step("send", found.why, fit)
+    at = [found.asks.index(ask) for ask in fit]
+    labels = _list([found.points[one].label for one in at])
+    first = len(known.points)  # new points must follow those there without a gap
+    asks = tuple(replace(ask, point=first + number) for number, ask in enumerate(fit))
+    settings = tuple(found.settings[one] for one in at)
+    return Step("send", f"{found.why}: {labels}", asks, settings)
+
+
+def _list(labels: Sequence[str]) -> str:
+    more = len(labels) - LISTED
+    return "; ".join(labels[:LISTED]) + f" and {more} more" * (more > 0)
+
+
+def finalists(
+    figures: Sequence[Figure], objective: Objective, first_s: float
+) -> tuple[list[Figure], list[tuple[Figure, float]]]:
+    """Return a class's remaining points, and those that must train longer, with seconds.
+
+    `figures` are of points that train the same model. Each round of this successive halving
+    trains `KEPT_ONE_IN` times as long as the one before, the first `first_s` seconds.
+    """
+    left, target = best_first(figures, objective), first_s
+    while len(left) > 1:
+        left = _kept(left, objective)
+        short = [one for one in left if not one.whole and one.trained_s < LONG_ENOUGH * target]
+        if short or len(left) <= FINALISTS:
+            return left, [(one, target) for one in short]
+        left, target = best_first(left, objective), target * KEPT_ONE_IN
+    return left, []
+
+
+def _kept(best: Sequence[Figure], objective: Objective) -> list[Figure]:
+    """Select the points of one class that go on to the next round.
+
+    With objective `knee` the cheapest point always goes on: whether others are worth their cost
+    is judged against it.
+    """
+    number = FINALISTS
+    # Points that ran whole cannot be told apart by longer runs, only by repeats.
+    if len(best) > FINALISTS and not all(one.whole for one in best):
+        number = max(ceil(len(best) / KEPT_ONE_IN), 2)
+    far = FAR_BEHIND * compared(best[0], objective)[1]
+    kept = [one for one in best[:number] if compared(one, objective)[0] <= far]
+    cheapest = min(best, key=lambda one: one.price)
+    return kept if objective != "knee" or cheapest in kept else [*kept, cheapest]
+
+
+def find_finalists(known: Known) -> tuple[list[Figure], list[tuple[Figure, float]]]:
+    """Return the finalists of all sound classes, best first, and those to train longer.
+
+    A class is sound if the quality of its whole runs is not significantly worse. Seconds of
+    training come with each point that must train longer.
+    """
+    glances = [trial for trial in known.trials if trial.ask.repeat == 0]
+    first_s = max(SHORTEST_S, startup_s(glances[: len(known.points)]))
+    left, short = list[Figure](), list[tuple[Figure, float]]()
+    sound = [one for one in known.figures.values() if one.point.quality not in known.rules.unsound]
+    for members in known.classes(sound):
+        kept, more = finalists(members, known.rules.objective, first_s)
+        left, short = left + kept, short + more
+    return best_first(left, known.rules.objective), short
+
+
+def _races(known: Known) -> Step | None:
+    """Build the step of longer runs, or of repeats of cut ones; None if none is needed or fits."""
+    left, short = find_finalists(known)
+    if not left:
+        return None
+    reserve = known.price([known.ask(left[0].point)]) or 0.0
+    by_place = {one.point.index: place for place, one in enumerate(left)}
+    short.sort(key=lambda each: by_place[each[0].point.index])
+    longer = [
+        known.ask(one.point, ceil(seconds / known.step_s(one.point))) for one, seconds in short
+    ]
+    asks = known.fitting(longer, reserve)
+    if asks:
+        return Step("send", "the promising ones longer", asks)
+    # Of a class whose best ran whole, none.
+    races = [each for each in known.classes(left) if not each[0].whole]
+    near = [one.point for each in races for one in open_ones(each, known.rules.objective)]
+    again = [known.ask(point, known.longest(point).ask.steps) for point in near]
+    asks = known.fitting(again, reserve)
+    return Step("send", "repeats, for two or more are near each other", asks) if asks else None
+
+
+def unevaluated(known: Known, left: Sequence[Figure]) -> list[Figure]:
+    """List the best point of each class that has not completed a whole run."""
+    return [members[0] for members in known.classes(left) if not members[0].whole]
+
+
+def _repeats(known: Known, left: Sequence[Figure], source: PointSource) -> list[Figure]:
+    """List points near the best whose whole runs lack repeats, and the source's doubtful ones."""
+    whole = [one for one in left if one.whole]
+    near = open_ones(whole, known.rules.objective)
+    return [*near, *(one for one in source.doubtful(known, whole[0]) if one not in near)]

@@ -1,18 +1,20 @@
 """One call of a tuning: read its trials, select and submit the next.
 
-The same for the grid of a job file (`job_file`) and for a program (`program`), which say what a
-trial is and which ones come next. All decisions follow from the records in the results folder, so
-that a tuning may be killed anywhere and be called again.
+All decisions follow from the records in the results folder, so that a tuning may be killed anywhere
+and be called again.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from hpcncf.collect import collect
 from hpcncf.errors import UsageError
+from hpcncf.job.expand import expand_job
+from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import Launched, submit
 from hpcncf.paths import ResultPaths
@@ -21,7 +23,9 @@ from hpcncf.records.plan_file import locked, record_plan, writing
 from hpcncf.records.schema import Record, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
-from hpcncf.tune.search import Ask, Fate, Grid, Known, Objective, Rules, Step, Trial, next_step
+from hpcncf.tune.search import PointSource, Step, next_step
+from hpcncf.tune.trials import Ask, Fate, Known, Objective, Point, Rules, Trial
+from hpcncf_analysis.configurations import is_disturbed
 
 
 class Round(RecordPart):
@@ -65,11 +69,61 @@ def read_saved(paths: ResultPaths, job: JobSpec) -> Saved:
         keys = found.job.keys() | plain.keys()
         changed = sorted(key for key in keys if found.job.get(key) != plain.get(key))
         raise UsageError(
-            f"{paths.tuning}: of a job with other settings ({', '.join(changed)}): the tuning "
-            "that is there goes on with the same job file or command only; give another folder "
-            "with --results"
+            f"{paths.tuning}: belongs to a job with other settings ({', '.join(changed)}): call it "
+            "with the same job file or command to go on, or give another folder with --results"
         )
     return found
+
+
+# What a run that is cut short does not need. Like its length, that makes it another run than the
+# whole one, with a folder of its own.
+CUT: Final = {"training.evaluation": "none", "training.checkpoint_every": 0}
+
+
+@dataclass(frozen=True)
+class Grid:
+    job: JobSpec
+    keys: Mapping[str, str | None]
+    """Data path -> what the prepared folder calls its content."""
+    settings: tuple[dict[str, Any], ...]
+    """Of each point, dotted."""
+    points: tuple[Point, ...]
+    datasets: Mapping[str, str]
+    """Data path -> format of the prepared data."""
+    left_out: tuple[str, ...] = ()
+    """Points that cannot run here, with the reason."""
+
+    def run(self, ask: Ask) -> Run:
+        """Build the run of an ask from the job file's settings.
+
+        A cut run differs in its length, and has neither evaluation nor checkpoints.
+        """
+        cut = {} if ask.steps is None else {**CUT, "training.max_steps": ask.steps}
+        settings = self.settings[ask.point] | cut
+        return build_run(self.job, settings, ask.repeat, self.keys, self.datasets)
+
+    def plan(self, asks: Sequence[Ask]) -> Plan:
+        runs = {run.id: run for run in map(self.run, asks)}
+        return Plan(job=self.job.name, runs=list(runs.values()))
+
+    def without(self, reasons: Mapping[int, str]) -> Grid:
+        """Copy the grid without some points; `reasons` maps their indices to the reasons."""
+        kept = tuple(point for point in self.points if point.index not in reasons)
+        gone = [point for point in self.points if point.index in reasons]
+        gone_points = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
+        return replace(self, points=kept, left_out=self.left_out + gone_points)
+
+
+def build_run(
+    job: JobSpec,
+    settings: Mapping[str, Any],
+    repeat: int,
+    keys: Mapping[str, str | None],
+    datasets: Mapping[str, str],
+) -> Run:
+    alone = {"grid": {}, "points": [dict(settings)], "exclude": [], "repeats": repeat + 1}
+    runs = expand_job(job.model_copy(update=alone), keys, datasets).runs
+    return next(run for run in runs if run.repeat == repeat)
 
 
 Row = Mapping[str, Any]
@@ -93,8 +147,8 @@ ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """What is fixed for all of its steps. Its kinds define what a trial is."""
+class Tuning(PointSource):
+    """What is fixed for all steps of a tuning. Its kinds are the sources of points."""
 
     paths: ResultPaths
     grid: Grid
@@ -103,6 +157,12 @@ class Tuning:
     """The budget."""
     cluster: Cluster
     limits: Limits | None
+    work: ClassVar[Literal["epoch", "step"]] = "epoch"
+    """What is timed."""
+
+    def named(self, point: int) -> dict[str, Any]:  # noqa: ARG002
+        """Settings of a point as a command line has them."""
+        return {}
 
     def extended(self, more: Sequence[dict[str, Any]]) -> Self:  # noqa: ARG002
         """Copy the tuning with more points in its grid, one for each entry of settings."""
@@ -116,12 +176,8 @@ class Tuning:
         """Fill in a completed trial's figures from its row of the table of runs."""
         raise NotImplementedError
 
-    def judged(self, trials: list[Trial], rows: Mapping[str, Row]) -> tuple[list[Trial], Rules]:
+    def judged(self, trials: list[Trial], rows: Mapping[str, Row], /) -> tuple[list[Trial], Rules]:
         """Return the trials and the rules; trials whose results do not count are marked failed."""
-        raise NotImplementedError
-
-    def select(self, known: Known) -> Step:
-        """Choose the next step; its kind is `done` when the tuning ends."""
         raise NotImplementedError
 
     def read_trials(self, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
@@ -150,7 +206,16 @@ class Tuning:
         if fate != "completed":
             reason = f"{row['state']}{', ' if row['reason'] else ''}{row['reason']}"
             return Trial(ask, fate, core_hours, reason=reason)
-        return self.measured(Trial(ask, fate, core_hours), row)
+        trial = Trial(
+            ask,
+            fate,
+            core_hours,
+            elapsed_s=row["elapsed_s"] or 0.0,
+            disturbed=is_disturbed(row),
+            cores_used=row["cores_used"],
+            memory_mib=row["memory_peak_mib"],
+        )
+        return self.measured(trial, row)
 
 
 @dataclass(frozen=True)
@@ -184,7 +249,38 @@ def read_state(tuning: Tuning) -> Now:
     if asks and tuning.paths.plan.exists():
         rows = {row["run_id"]: row for row in collect.collect(tuning.paths).runs}
     known = Known(tuning.grid.points, *tuning.judged(tuning.read_trials(asks, rows), rows))
-    return Now(tuning, saved, known, rows, next_step(known, tuning.select))
+    return Now(tuning, saved, known, rows, next_step(known, tuning))
+
+
+def find_study(tuning: Tuning) -> tuple[Tuning, list[str]]:
+    """Find or begin the tuning of the files in their present state.
+
+    The folder and its numbered successors are searched for a tuning whose trials used the
+    present files. Returns the tuning, and the changed files because of which a new one begins
+    (empty if none begins).
+    """
+    first, changed = tuning.paths.folder, list[str]()
+    for number in itertools.count(2):
+        changed = changed_files(tuning) if tuning.paths.tuning.exists() else changed
+        if not changed or not tuning.paths.tuning.exists():
+            break
+        tuning = replace(tuning, paths=ResultPaths(first.with_name(f"{first.name}-{number}")))
+    return tuning, changed
+
+
+def changed_files(tuning: Tuning) -> list[str]:
+    """List the files that changed since the first trial.
+
+    If no trial could be measured, files that are new or were not noted also count, because they
+    may have caused the failure.
+    """
+    saved, now = read_saved(tuning.paths, tuning.grid.job), tuning.hash_files()
+    changed = [name for name, sha256 in saved.files.items() if now.get(name) != sha256]
+    others = [name for name in now if name not in saved.files]
+    if others and not changed:
+        step = read_state(tuning).step
+        changed = others if step.kind == "done" and step.chosen is None else []
+    return changed
 
 
 def send(now: Now) -> Launched:

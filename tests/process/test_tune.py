@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,10 @@ from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan, record_plan
 from hpcncf.records.schema import read_record, write_record
-from hpcncf.tune import outcome, search
-from hpcncf.tune.job_file import JobFile, build_grid, enough, finalists, job_of, with_one_price
-from hpcncf.tune.search import (
+from hpcncf.tune import outcome
+from hpcncf.tune.job_file import JobFile, build_grid, enough, job_of, with_one_price
+from hpcncf.tune.search import Step, finalists
+from hpcncf.tune.trials import (
     OBJECTIVES,
     Ask,
     Figure,
@@ -29,15 +31,15 @@ from hpcncf.tune.search import (
     Objective,
     Point,
     Rules,
-    Step,
     Trial,
     best_first,
     open_ones,
 )
+from hpcncf.tune.tuning import Grid as JobGrid
 from hpcncf.tune.tuning import Now, Saved, read_saved, read_state
 
 
-def tuning_of(grid: search.Grid, paths: ResultPaths) -> JobFile:
+def tuning_of(grid: JobGrid, paths: ResultPaths) -> JobFile:
     return JobFile(paths, grid, "fastest", 9.0, "local", None)
 
 
@@ -237,7 +239,7 @@ def test_a_retired_option_names_what_to_use_instead(capsys: pytest.CaptureFixtur
     assert "--gpu-hour: no longer an option. Points with" in capsys.readouterr().err
 
 
-def test_a_class_of_worse_quality_is_out_with_its_score_and_size(made: search.Grid) -> None:
+def test_a_class_of_worse_quality_is_out_with_its_score_and_size(made: JobGrid) -> None:
     (bad, *_) = [point for point in made.points if "lr=0.01" in point.label]
     runs = [Trial(Ask(bad.index, None, 0), "completed", epoch_s=1.0, steps=60, hr10=0.61)]
     runs.append(Trial(Ask(0, 7, 0), "failed", reason="exit code: 1"))
@@ -261,7 +263,7 @@ grid:
 
 
 @pytest.fixture
-def made(job_file: Callable[[str], Path]) -> search.Grid:
+def made(job_file: Callable[[str], Path]) -> JobGrid:
     path = job_file("")
     text = "\n".join(path.read_text().splitlines()[:3])
     path.write_text(f"{text}\n{GRID}")
@@ -270,7 +272,7 @@ def made(job_file: Callable[[str], Path]) -> search.Grid:
     return build_grid(job, keys, dict.fromkeys(keys, 2000))
 
 
-def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: search.Grid) -> None:
+def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: JobGrid) -> None:
     whole, cut = made.run(Ask(0, None, 0)), made.run(Ask(0, 7, 0))
     assert whole.id != cut.id
     assert (whole.training.max_steps, whole.training.evaluation) == (None, "sampled")
@@ -279,7 +281,7 @@ def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: sea
     assert made.points[0].whole_steps == 60
 
 
-def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: search.Grid) -> None:
+def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: JobGrid) -> None:
     classes = {point.quality for point in made.points}
     assert len(made.points) == 8
     assert len(classes) == 2
@@ -291,7 +293,7 @@ def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) ->
         build_grid(job, {}, {job.data.path if job.data else "": 2000})
 
 
-def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: search.Grid) -> None:
+def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: JobGrid) -> None:
     ask, tuning = Ask(0, 7, 0), tuning_of(made, ResultPaths(Path()))
     run_id = made.run(ask).id
     row = {"state": "lost", "reason": "", "attempts": 1, "core_hours_all": 0.5}
@@ -301,12 +303,14 @@ def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: searc
     assert thrice.fate == "failed"
     (unknown,) = tuning.read_trials([ask], {})
     assert unknown.fate == "open"
+    columns = ("elapsed_s", "others_cores", "cores_allocated", "cores_used", "memory_peak_mib")
     silent = {"state": "completed", "seconds_per_epoch": None, "training_s": None}
+    silent |= dict.fromkeys(columns)
     (mute,) = tuning.read_trials([ask], {run_id: row | silent})
     assert mute.fate == "failed"
 
 
-def test_another_grid_in_the_same_folder_is_refused(made: search.Grid, tmp_path: Path) -> None:
+def test_another_grid_in_the_same_folder_is_refused(made: JobGrid, tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
     asked = read_saved(paths, made.job).then(Step("send", "first", (Ask(0, 7, 0),)))
     write_record(paths.tuning, asked)
@@ -383,11 +387,14 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     near = outcome.left_open(known, known.figures[0])
     assert near == ("1",), "whole, though in 1.5 s; cut, that is too short"
     rows = {at: row | {"cpu_model": f"CPU {at[0]}"} for at, row in now.rows.items()}
-    models = outcome.find_outcome(tuning, replace(now, rows=rows)).models
+    models = outcome.find_outcome(replace(now, rows=rows)).models
     assert set(models) == {f"CPU {at[0]}" for at in rows}
     best = load_job(paths.best)
     assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
     assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")
     assert best.name == "recorded-fastest"
     assert cli.main([*words, "--json"]) == 0
-    assert '"verified": true' in capsys.readouterr().out
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["best"]["verified"]
+    assert plain["best"]["job_file"] == str(paths.best)
+    assert {"run_id", "point", "epoch_s", "cores_used", "left_out"} <= plain["trials"][0].keys()

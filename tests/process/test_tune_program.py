@@ -14,8 +14,8 @@ from hpcncf import cli
 from hpcncf.monitor.cgroup import usable
 from hpcncf.probe.launch import observed
 from hpcncf.records.schema import read_record, write_record
-from hpcncf.tune.program import build_tuning, changed_files
-from hpcncf.tune.tuning import Saved
+from hpcncf.tune.program import build_tuning
+from hpcncf.tune.tuning import Saved, changed_files
 
 PROGRAM = """
 import time, torch

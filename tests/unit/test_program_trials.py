@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from hpcncf.cli.tune import _end
+from hpcncf.errors import UsageError
 from hpcncf.job.spec import Remedies
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import write_record
 from hpcncf.tune import program
-from hpcncf.tune.outcome import ProgramOutcome, find_program_outcome
-from hpcncf.tune.program import Programs, Setup, ShortTrial, Tried
-from hpcncf.tune.search import Ask, Known, Step, build_run
-from hpcncf.tune.tuning import Now, Saved
+from hpcncf.tune.outcome import Outcome, find_outcome
+from hpcncf.tune.program import Programs, Setup, Tried
+from hpcncf.tune.search import Step, next_step
+from hpcncf.tune.trials import Ask, Known, Trial
+from hpcncf.tune.tuning import Now, Saved, build_run, find_study, read_state
 from hpcncf_analysis.diagnosis.evidence import Finding
 from hpcncf_analysis.significance import Verdict
 
@@ -31,17 +34,17 @@ def tuning(tmp_path: Path) -> Programs:
     )
 
 
-Given = tuple[Setup, ShortTrial]
+Given = tuple[Setup, Trial]
 
 
 def seen(text: str, step_s: float | None, cores: int = 4, **changes: object) -> Given:
     applied = tuple((each, "x.py:1") for each in text.split(",") if each)
-    trial = ShortTrial(
+    trial = Trial(
         *(Ask(0, None, 0), "completed", 0.01, step_s, 0.0, 9.0, 0.0, 1),
         error=0.02,
         losses=LOSSES,
         memory_mib=500.0,
-        used=1.0,
+        cores_used=1.0,
         applied=applied,
     )
     return Setup(cores, Remedies.parse(text)), replace(trial, **changes)  # type: ignore[arg-type]
@@ -61,20 +64,21 @@ def tried(tuning: Programs, *given: Given) -> Tried:
 
 def step_of(tuning: Programs, *given: Given) -> Step:
     found = tried(tuning, *given)
-    return found.tuning.select(found.known)
+    return next_step(found.known, found.tuning)
 
 
-def outcome_of(tuning: Programs, *given: Given) -> ProgramOutcome:
+def outcome_of(tuning: Programs, *given: Given) -> Outcome:
     found = tried(tuning, *given)
-    step = found.tuning.select(found.known)
-    outcome = find_program_outcome(found.tuning, Now(found.tuning, None, found.known, {}, step))
+    step = next_step(found.known, found.tuning)
+    outcome = find_outcome(Now(found.tuning, None, found.known, {}, step))
     assert outcome is not None
+    assert outcome.program is not None
     return outcome
 
 
 def printed(tuning: Programs, capsys: pytest.CaptureFixture[str], *given: Given) -> list[str]:
     found = tried(tuning, *given)
-    step = found.tuning.select(found.known)
+    step = next_step(found.known, found.tuning)
     now = Now(found.tuning, None, found.known, {}, step)
     args = Namespace(job=["python", "train.py"], json=False)
     _end(args, now)
@@ -121,12 +125,12 @@ def test_remedies_are_tried_alone_then_together_then_with_fewer_cores(tuning: Pr
     done = step_of(tuning, *known)
     assert (done.kind, done.why, done.verified) == ("done", "", True)
     advice = outcome_of(tuning, *known)
-    assert advice.setup == Setup(2, Remedies.parse(together))
+    assert advice.program.setup == Setup(2, Remedies.parse(together))
     assert advice.against_unchanged
     assert advice.against_unchanged.value == pytest.approx(1.0 / 0.31, rel=0.03)
     assert advice.against_unchanged.verdict is Verdict.FASTER
-    assert advice.mem_gb == 1
-    assert "x.py:1: DataLoader(..., num_workers=2)" in advice.changes
+    assert advice.program.mem_gb == 1
+    assert "x.py:1: DataLoader(..., num_workers=2)" in advice.program.changes
 
 
 @pytest.mark.usefixtures("suggestions")
@@ -208,7 +212,9 @@ def test_a_remedy_that_was_tried_is_not_advised_for_what_still_costs(
     ]
     monkeypatch.setattr(Programs, "findings", lambda *_: findings)
     given = [seen("", 1.0), seen("fused", 0.5), seen("rowwise", None, fate="failed", reason="x")]
-    dense, python = outcome_of(replace(tuning, core_hours=0.001), *given[: trials + 1]).costs
+    dense, python = outcome_of(
+        replace(tuning, core_hours=0.001), *given[: trials + 1]
+    ).program.costs
     assert ("call rowwise" in dense) == (trials == 1)
     assert dense.startswith("dense_optimizer: costs 40")
     assert "make whole batches" in python
@@ -228,8 +234,11 @@ def test_no_change_is_recommended_with_fewer_cores_that_gains_nothing(tuning: Pr
     given += [seen("fused", 0.9), seen("fused", 0.95, 2), seen("fused", 1.0, 1)]
     given = [one for one in given for at in range(3)]
     assert labels(tuning, *given) == ["1 core, unchanged"]
-    assert outcome_of(tuning, *given, *3 * [seen("", 1.01, 1)]).setup == Setup(1)
-    assert outcome_of(tuning, *given, *3 * [seen("", 1.2, 1)]).setup == seen("fused", 1.0, 1)[0]
+    assert outcome_of(tuning, *given, *3 * [seen("", 1.01, 1)]).program.setup == Setup(1)
+    assert (
+        outcome_of(tuning, *given, *3 * [seen("", 1.2, 1)]).program.setup
+        == seen("fused", 1.0, 1)[0]
+    )
     # A change that clearly gains needs no such trial.
     clear = [*given[:12], *3 * [seen("fused", 0.3)]]
     clear += [*3 * [seen("fused", 0.5, 2)], *3 * [seen("fused", 0.9, 1)]]
@@ -279,7 +288,7 @@ def test_a_gain_that_is_not_known_is_not_recommended(tuning: Programs) -> None:
     for text, step_s, error in (("fused", 0.97, 0.001), ("threads=1", 0.7, 0.5)):
         trials = [seen("", 1.0, error=0.01), seen(text, step_s, error=error)]
         found = tried(replace(tuning, core_hours=0.001), *trials)
-        step = found.tuning.select(found.known)
+        step = next_step(found.known, found.tuning)
         assert (step.kind, step.chosen) == ("done", 0)
 
 
@@ -304,8 +313,8 @@ def test_the_best_so_far_is_named_when_the_budget_ends(
     base = seen("", 0.285, disturbed=True, error=0.1)
     fast, slow = seen("threads=1", 0.068), seen("fused", 0.2, 4)
     found = outcome_of(short, base, fast, fast, slow)
-    assert found.setup == fast[0]
-    assert (found.trials, found.unsettled) == ((2, 1), ())
+    assert found.program.setup == fast[0]
+    assert (found.best.runs, found.base.runs, found.unsettled) == (2, 1, ())
     lines = printed(short, capsys, base, fast, fast, slow)
     assert "knee, so far: 4 cores, threads=1, 4.19 times as fast as unchanged with 4 cores" in lines
     assert (
@@ -314,7 +323,7 @@ def test_the_best_so_far_is_named_when_the_budget_ends(
     assert "srun hpcncf run --with threads=1 -- python train.py" in lines
     # One trial of each: it may be the neighbours' doing, and is not hidden.
     single = outcome_of(short, base, fast)
-    assert single.setup == base[0]
+    assert single.program.setup == base[0]
     assert single.unsettled == ("4 cores, threads=1",)
     lines = printed(short, capsys, base, fast)
     assert "knee, so far: 4 cores, unchanged" in lines
@@ -371,7 +380,7 @@ def test_trials_of_a_changed_program_are_set_aside(
     first = program.build_tuning(command, None, 4, 1.0, "knee", "local", None, 4.0)
 
     def found() -> tuple[str, list[str]]:
-        tuning, changed = program.of_present_files(first)
+        tuning, changed = find_study(first)
         return tuning.paths.folder.name, changed
 
     def measure(folder: str, files: dict[str, str]) -> None:
@@ -396,6 +405,34 @@ def test_trials_of_a_changed_program_are_set_aside(
     script.write_text("2")
     settings.write_text("1")
     assert found() == ("train-tune", [])  # as it was
+
+
+EARLIER = """{
+ "schema_version": 1, "kind": "tuning",
+ "job": %s,
+ "rounds": [
+  {"why": "the program as it is", "asks": [{"point": 0, "steps": null, "repeat": 0}],
+   "more": [{"resources.cpus_per_task": 4}]},
+  {"why": "each remedy by itself", "asks": [{"point": 1, "steps": null, "repeat": 0}],
+   "more": [{"resources.cpus_per_task": 4, "remedies.%s": true}]}
+ ],
+ "files": {"train.py": "00"}
+}"""
+
+
+def test_study_of_an_earlier_version_is_continued_or_refused(tuning: Programs) -> None:
+    job = json.dumps(tuning.grid.job.model_dump(mode="json", exclude_defaults=True))
+    tuning.paths.tuning.write_text(EARLIER % (job, "fused"))
+    now = read_state(tuning)
+    assert [point.label for point in now.known.points] == ["4 cores, unchanged", "4 cores, fused"]
+    assert (now.step.kind, now.step.asks) == ("send", ())
+    assert now.saved.files == {"train.py": "00"}
+    tuning.paths.tuning.write_text(EARLIER % (job, "turbo"))
+    with pytest.raises(UsageError, match=r"remedies\.turbo.*this version does not know"):
+        read_state(tuning)
+    tuning.paths.tuning.write_text(EARLIER % (job.replace("train.py", "other.py"), "fused"))
+    with pytest.raises(UsageError, match=r"belongs to a job with other settings \(workload\)"):
+        read_state(tuning)
 
 
 def test_braces_of_the_command_are_its_own(tuning: Programs) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_configurations import configuration, row
 
-from hpcncf.tune.search import Figure, Point, compare_figures
+from hpcncf.tune.trials import Figure, Point, compare_figures
 from hpcncf_analysis import compare
 from hpcncf_analysis.advice.judge import assess_confidence, judge
 from hpcncf_analysis.configurations import Configuration
