@@ -1,8 +1,8 @@
 """Memory: of ranks at full size, alone and two on a node, and of `hpcncf data prepare`.
 
 Each rank is a process that trains and evaluates. Its data is made in a temporary folder (TMPDIR):
-nobody else has it mapped. The larger table to prepare has ten times the smaller one's rows, so
-that memory that grew with the rows would show.
+nobody else has it mapped. A table is prepared in memory; the larger one has ten times as many rows,
+so that the difference shows what a row takes.
 """
 
 from __future__ import annotations

@@ -105,12 +105,14 @@ def _prepare(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
+    from hpcncf.monitor.cgroup import available_bytes
+
     source: Any = getattr(args, "source", None)
     output, force = args.output, args.force
     if args.dataset == "ncf":
         from hpcncf.data.datasets import prepare_ncf_files
 
-        return prepare_ncf_files(output, source, force)
+        return prepare_ncf_files(output, source, force, available_bytes())
     seed, negatives = args.seed, args.test_negatives
     if not 0 <= seed < 2**63:
         raise UsageError(f"--seed {seed}: expected 0 to 2^63 - 1")
@@ -124,12 +126,13 @@ def _write(args: argparse.Namespace, report: Report) -> PreparedFolder:
         context = tuple(name.strip() for name in args.context.split(",") if name.strip())
         columns = Columns(args.user, args.item, context, args.time)
         threads = _threads(args) if args.dataset == "parquet" else 1
-        own = (columns, seed, negatives, force, report, threads)
+        own = (columns, seed, negatives, force, report, threads, available_bytes())
         return prepare_table(output, source, args.dataset, *own)
     from hpcncf.data import datasets
 
     if args.dataset == "movielens":
-        return datasets.prepare_movielens(output, source, seed, negatives, force, report)
+        available = available_bytes()
+        return datasets.prepare_movielens(output, source, seed, negatives, force, report, available)
     if source or not args.or_synthetic:
         try:
             source = source or datasets.find_zip(report)
@@ -153,6 +156,7 @@ def _threads(args: argparse.Namespace) -> int:
 
 def _write_synthetic(args: argparse.Namespace) -> PreparedFolder:
     from hpcncf.data import synthetic
+    from hpcncf.monitor.cgroup import available_bytes
 
     shape = (args.users, args.items, args.rows)
     own = {"seed": args.seed, "test_negatives": args.test_negatives, "force": args.force}
@@ -162,7 +166,8 @@ def _write_synthetic(args: argparse.Namespace) -> PreparedFolder:
         return synthetic.prepare_synthetic_like(args.output, args.like, **own)
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
-    return synthetic.prepare_synthetic(args.output, *shape, context=args.context or 0, **own)
+    own |= {"context": args.context or 0, "available_bytes": available_bytes()}
+    return synthetic.prepare_synthetic(args.output, *shape, **own)
 
 
 class ProgressLine:

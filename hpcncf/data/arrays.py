@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -59,6 +59,24 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.users)
+
+    def take(self, chosen: NDArray[Any]) -> Rows:
+        """Select rows by a mask or by their numbers."""
+        return replace(
+            self,
+            users=self.users[chosen],
+            items=self.items[chosen],
+            context=self.context[chosen],
+        )
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """All rows of a source."""
+
+    rows: Rows
+    times: NDArray[Any] | None
+    """[rows]; None if the source has no time."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from itertools import islice
@@ -35,7 +35,7 @@ from urllib.request import urlopen
 import numpy as np
 import pandas as pd
 
-from hpcncf.data.arrays import Int64s, Rows, Split
+from hpcncf.data.arrays import Floats, Int64s, Interactions, Rows, Split
 from hpcncf.data.manifest import (
     FORMAT_VERSION,
     DataError,
@@ -43,7 +43,18 @@ from hpcncf.data.manifest import (
     read_outline,
     wrong_format_error,
 )
-from hpcncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks, write_prepared
+from hpcncf.data.prepare import (
+    CodedColumn,
+    Numbering,
+    PreparedFolder,
+    Recipe,
+    build_rows,
+    check_few_texts,
+    check_memory,
+    estimate_rows,
+    write_interactions,
+    write_prepared,
+)
 from hpcncf.data.prepared import load_prepared
 from hpcncf.data.readers import (
     ROWS_AT_ONCE,
@@ -81,7 +92,7 @@ def prepare_frappe(
     real = recipe.source["sha256"] == SHA256
     title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
 
-    return write_blocks(folder, recipe, title, source, read_frappe(source), force)
+    return write_interactions(folder, recipe, title, lambda: read_frappe(source), force)
 
 
 def prepare_frappe_or_synthetic(
@@ -176,8 +187,8 @@ def download(url: str, sha256: str, to: Path) -> None:
         raise Unavailable(f"{to}: cannot be written: {error.strerror}") from None
 
 
-def read_frappe(source: Path) -> Iterator[NamedBlock]:
-    """Yield the filtered rows of Frappe's zip as one block, in the order of `frappe.csv`."""
+def read_frappe(source: Path) -> Interactions:
+    """Read the filtered rows of Frappe's zip, in the order of `frappe.csv`."""
     names = ["user", "item", "cnt", *CATEGORIES]
     rows = [
         (
@@ -209,10 +220,13 @@ def read_frappe(source: Path) -> Iterator[NamedBlock]:
     logs = np.log10(table["cnt"].to_numpy() + 1.0)
     spread = np.ptp(logs)
     scaled = (logs - logs.min()) / spread if spread else np.zeros_like(logs)
-    context: dict[str, Any] = {"log10(cnt + 1)": scaled}
-    context |= {name: table[name].tolist() for name in CATEGORIES}
-    users, items = table["user"].tolist(), table["item"].tolist()
-    yield NamedBlock(users, items, context, None, lambda _: str(source))
+    context: dict[str, CodedColumn | Floats] = {"log10(cnt + 1)": scaled.astype(np.float32)}
+    for name in CATEGORIES:
+        numbering = Numbering()
+        check_few_texts(name, numbering.append(table[name].tolist()), lambda _: str(source))
+        context[name] = numbering.column()
+    users, items = CodedColumn.from_numbers(table["user"]), CodedColumn.from_numbers(table["item"])
+    return Interactions(build_rows(source, users, items, context), None)
 
 
 def _read_member(source: Path, member: str, columns: list[str]) -> list[tuple[str, Sequence[str]]]:
@@ -242,8 +256,12 @@ def prepare_movielens(
     test_negatives: int = 99,
     force: bool = False,
     report: Report = lambda _: None,
+    available_bytes: int | None = None,
 ) -> PreparedFolder:
-    """Prepare a MovieLens ratings file, given itself or by its folder."""
+    """Prepare a MovieLens ratings file, given itself or by its folder.
+
+    `available_bytes`: memory that the rows must fit in; None leaves that unchecked.
+    """
     if source.is_dir():
         found = [source / name for name in SEPARATORS if (source / name).is_file()]
         if not found:
@@ -251,24 +269,31 @@ def prepare_movielens(
         source = found[0]
     options = {"seed": seed, "test_negatives": test_negatives}
     recipe = Recipe("movielens", describe_source([source]), options)
-    ratings = read_ratings(source, report)
-    return write_blocks(folder, recipe, f"MovieLens {source.name}", source, ratings, force)
+
+    def read() -> Interactions:
+        check_memory(source, estimate_rows(source), 0, available_bytes, "about ")
+        return read_ratings(source, report)
+
+    return write_interactions(folder, recipe, f"MovieLens {source.name}", read, force)
 
 
-def read_ratings(source: Path, report: Report) -> Iterator[NamedBlock]:
-    """Yield blocks of MovieLens ratings, with times in seconds since 1970.
+def read_ratings(source: Path, report: Report) -> Interactions:
+    """Read MovieLens ratings, with times in seconds since 1970.
 
     Raises DataError with the line of the first broken one.
     """
     separator = SEPARATORS.get(source.name, "::" if source.suffix == ".dat" else "\t")
     ratings = (_parse_rating(where, line, separator) for where, line in read_lines(source))
-    count = 0
+    blocks, count = list[Int64s](), 0
     while some := list(islice(ratings, ROWS_AT_ONCE)):
-        users, items, seconds = (list(each) for each in zip(*some, strict=True))
-        times = np.array(seconds, dtype=np.int64)
-        yield NamedBlock(users, items, {}, times, lambda _: str(source))
+        blocks.append(np.array(some, dtype=np.int64))
         count += len(some)
         report(f"reading {source}: {count:,} ratings")
+    if not blocks:
+        raise DataError(f"{source}: has no rows")
+    users, items, times = np.concatenate(blocks).T
+    rows = build_rows(source, CodedColumn.from_numbers(users), CodedColumn.from_numbers(items), {})
+    return Interactions(rows, times)
 
 
 def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
@@ -291,18 +316,22 @@ def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
 
 
-def prepare_ncf_files(folder: Path, source: Path, force: bool = False) -> PreparedFolder:
-    """Prepare the NCF paper's three files, given by folder or by the start of their names."""
+def prepare_ncf_files(
+    folder: Path, source: Path, force: bool = False, available_bytes: int | None = None
+) -> PreparedFolder:
+    """Prepare the NCF paper's three files, given by folder or by the start of their names.
+
+    `available_bytes`: memory that the rows must fit in; None leaves that unchecked.
+    """
     files = _find_files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
     recipe = Recipe("ncf", describe_source(files), {})
-    return write_prepared(
-        folder,
-        recipe,
-        f"NCF files {name}",
-        lambda into: write_split(into, read_ncf_files(files)),
-        force,
-    )
+
+    def fill(into: Path) -> dict[str, Any]:
+        check_memory(files[0], estimate_rows(files[0]), 0, available_bytes, "about ")
+        return write_split(into, read_ncf_files(files))
+
+    return write_prepared(folder, recipe, f"NCF files {name}", fill, force)
 
 
 def _find_files(source: Path) -> list[Path]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from secrets import token_hex
-from tempfile import TemporaryFile
-from typing import IO, Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcncf.data.arrays import Floats, Interactions, Rows
 from hpcncf.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -28,10 +27,14 @@ from hpcncf.data.manifest import (
     wrong_format_error,
 )
 from hpcncf.data.prepared import load_prepared
-from hpcncf.data.split import Interactions, RowBlock, fits_a_byte, leave_one_out
+from hpcncf.data.split import leave_one_out, write_split
 from hpcncf.files import write_text
+from hpcncf.text import pluralize
 
-ROWS_OF_BLOCK: Final = 1 << 18
+BYTES_OF_ROW: Final = 80
+"""Memory that a row takes while a table is prepared, without its context."""
+BYTES_OF_VALUE: Final = 8
+"""Memory that a context value takes while a table is prepared."""
 MAX_TEXTS: Final = 256
 """Distinct texts of a one-hot column: more suggest an identifier or a mistyped number."""
 
@@ -96,26 +99,25 @@ def write_prepared(
         where = error.filename or folder
         raise DataError(f"{where}: cannot be written: {error.strerror}") from None
     except MemoryError as error:
-        raise DataError(f"{folder}: not enough memory to prepare it: {error}") from None
+        raise DataError(
+            f"{folder}: not enough memory to prepare it: {error}. Prepare a sample of the rows, or "
+            "use a machine with more memory"
+        ) from None
     return PreparedFolder(manifest, "replaced" if replaces else "made")
 
 
-def write_blocks(
-    folder: Path,
-    recipe: Recipe,
-    title: str,
-    source: Path,
-    blocks: Iterable[NamedBlock],
-    force: bool,
+def write_interactions(
+    folder: Path, recipe: Recipe, title: str, read: Callable[[], Interactions], force: bool
 ) -> PreparedFolder:
-    """Prepare the rows of a table, holding out one row of each user for testing."""
+    """Prepare the rows of a table, holding out one row of each user for testing.
+
+    `read` is not called if the folder already holds the same content.
+    """
 
     def fill(into: Path) -> dict[str, Any]:
-        with TemporaryFile(dir=into) as file:
-            rows = spool_rows(file, source, blocks)
-            return leave_one_out(
-                into, rows, recipe.options["seed"], recipe.options["test_negatives"]
-            )
+        seed, test_negatives = recipe.options["seed"], recipe.options["test_negatives"]
+        # Nothing here keeps the table: its memory is free while the split is written.
+        return write_split(into, leave_one_out(read(), seed, test_negatives))
 
     return write_prepared(folder, recipe, title, fill, force)
 
@@ -193,113 +195,114 @@ def _write_manifest(
 
 
 @dataclass(frozen=True)
-class NamedBlock:
-    """Some rows of a table, with the source's names of users and items."""
+class CodedColumn:
+    """A column of names or texts, as numbers."""
 
-    users: list[Any]
-    items: list[Any]
-    context: dict[str, NDArray[np.float64] | list[str]]
-    """Texts become one-hot columns."""
-    times: NDArray[Any] | None
-    where: Callable[[int], str]
-    """The source and the place in it of the block's nth row."""
+    names: Any
+    """Distinct values, sorted."""
+    numbers: NDArray[np.int32]
+    """[rows]: the place of each row's value among them."""
+
+    @classmethod
+    def from_codes(cls, names: Sequence[Any], codes: NDArray[np.int32]) -> Self:
+        """Build the column from codes into `names`, which are in any order."""
+        order = sorted(range(len(names)), key=names.__getitem__)
+        places = np.empty(len(names), dtype=np.int32)
+        places[order] = np.arange(len(names))
+        return cls([names[at] for at in order], places[codes])
+
+    @classmethod
+    def from_numbers(cls, values: Any) -> Self:
+        """Build the column of values that are numbers."""
+        names, numbers = np.unique(values, return_inverse=True)
+        return cls(names, numbers.astype(np.int32))
 
 
 class Numbering(dict[Any, int]):
-    """Name -> number, in the order in which names first appear."""
+    """A column of names or texts that is numbered block by block, and each name's number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._codes = list[NDArray[np.int32]]()
 
     def __missing__(self, name: Any) -> int:
         self[name] = number = len(self)
         return number
 
-    def number(self, names: Iterable[Any]) -> NDArray[np.int32]:
-        return np.fromiter(map(self.__getitem__, names), dtype=np.int32)
+    def append(self, names: Sequence[Any]) -> NDArray[np.int32]:
+        """Add rows; returns their codes, which count names as they first appear."""
+        self._codes.append(np.fromiter(map(self.__getitem__, names), dtype=np.int32))
+        return self._codes[-1]
 
-    def by_name(self) -> tuple[list[Any], NDArray[np.int32]]:
-        """Sorted names, and the place of each number's name among them."""
-        names = sorted(self)
-        places = np.empty(len(names), dtype=np.int32)
-        places[self.number(names)] = np.arange(len(names))
-        return names, places
+    def column(self) -> CodedColumn:
+        return CodedColumn.from_codes(list(self), np.concatenate(self._codes))
 
 
-def spool_rows(file: IO[bytes], source: Path, blocks: Iterable[NamedBlock]) -> Interactions:
-    """Write a table's rows to a temporary file, with numbers in place of names.
+def build_rows(
+    source: Path,
+    users: CodedColumn,
+    items: CodedColumn,
+    context: Mapping[str, CodedColumn | Floats],
+    available_bytes: int | None = None,
+) -> Rows:
+    """Build a table's rows; texts of a context column become one-hot columns, sorted by text.
 
-    Memory holds each name once. Texts of a context column become one-hot columns, sorted by
-    text.
-
-    Raises DataError if there is no row, or if a value does not fit.
+    Raises WrongRequest if they do not fit in memory.
     """
-    blocks = iter(blocks)
-    first = next(blocks, None)
-    if first is None:
-        raise DataError(f"{source}: has no rows")
-    users, items = Numbering(), Numbering()
-    texts = {name: Numbering() for name, each in first.context.items() if isinstance(each, list)}
-    small = dict.fromkeys(first.context, True)
-    times = np.int64 if first.times is None else first.times.dtype
-    kind = np.dtype(
-        [
-            *(("user", np.int32), ("item", np.int32), ("time", times)),
-            ("context", np.float32, (len(first.context),)),
-        ]
-    )
-    for block in chain([first], blocks):
-        rows = np.zeros(len(block.users), kind)
-        rows["user"], rows["item"] = users.number(block.users), items.number(block.items)
-        if block.times is not None:
-            rows["time"] = block.times
-        for number, (name, values) in enumerate(block.context.items()):
-            if name in texts:
-                numbers = texts[name].number(values)
-                _check_few_texts(name, numbers, block.where)
-                rows["context"][:, number] = numbers
-            else:
-                _check_single_precision(name, np.asarray(values), block.where)
-                rows["context"][:, number] = values
-                small[name] = small[name] and fits_a_byte(rows["context"][:, number])
-        file.write(rows.data)
-    user_names, user_places = users.by_name()
-    item_names, item_places = items.by_name()
-    sorted_texts = {name: numbering.by_name() for name, numbering in texts.items()}
-
-    def read() -> Iterator[RowBlock]:
-        file.seek(0)
-        while len(rows := np.fromfile(file, kind, ROWS_OF_BLOCK)):
-            columns = [np.empty((len(rows), 0), dtype=np.float32)]
-            for name, values in zip(first.context, rows["context"].T, strict=True):
-                if name in sorted_texts:
-                    names, places = sorted_texts[name]
-                    columns.append(np.eye(len(names), dtype=np.float32)[places][values.astype(int)])
-                else:
-                    columns.append(values[:, None])
-            yield RowBlock(
-                user_places[rows["user"]],
-                item_places[rows["item"]],
-                np.concatenate(columns, axis=1),
-                None if first.times is None else rows["time"],
-            )
-
-    names_of = {
-        name: [f"{name}={each}" for each in sorted_texts[name][0]] if name in texts else [name]
-        for name in first.context
-    }
-    counts = np.zeros(len(user_names), dtype=np.int64)
-    for each in read():
-        counts += np.bincount(each.users, minlength=len(counts))
-    return Interactions(
-        read,
-        counts,
-        user_names,
-        len(item_names),
-        context_columns=[column for names in names_of.values() for column in names],
-        small=[small[name] for name, names in names_of.items() for _ in names],
-    )
+    names = list[str]()
+    for name, column in context.items():
+        if isinstance(column, CodedColumn):
+            names += [f"{name}={text}" for text in column.names]
+        else:
+            names.append(name)
+    rows = len(users.numbers)
+    check_memory(source, rows, len(names), available_bytes)
+    matrix = np.zeros((rows, len(names)), dtype=np.float32)
+    first = 0
+    for column in context.values():
+        if isinstance(column, CodedColumn):
+            matrix[np.arange(rows), first + column.numbers] = 1
+            first += len(column.names)
+        else:
+            matrix[:, first] = column
+            first += 1
+    return Rows(users.numbers, items.numbers, matrix, names, users.names, len(items.names))
 
 
-def _check_few_texts(name: str, numbers: NDArray[np.int32], where: Callable[[int], str]) -> None:
-    too_many = np.flatnonzero(numbers >= MAX_TEXTS)
+def check_memory(
+    source: Path | str, rows: int, columns: int, available_bytes: int | None, about: str = ""
+) -> None:
+    """Check that a table fits in memory while it is prepared. Raises WrongRequest if it does not.
+
+    `about` goes before the number of rows if that is an estimate.
+    """
+    needed = rows * (BYTES_OF_ROW + BYTES_OF_VALUE * columns)
+    if available_bytes is not None and needed > available_bytes:
+        raise WrongRequest(
+            f"{source}: {about}{rows:,} rows with {pluralize(columns, 'context column')} need "
+            f"{_format_bytes(needed)} of memory to prepare, and {_format_bytes(available_bytes)} "
+            "are available. Prepare a sample of the rows, leave out context columns, or use a "
+            "larger machine"
+        )
+
+
+def _format_bytes(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def estimate_rows(path: Path) -> int:
+    """Estimate the rows of a text file by the lines of its first MiB."""
+    with path.open("rb") as file:
+        begins = file.read(1 << 20)
+    return begins.count(b"\n") * path.stat().st_size // max(1, len(begins))
+
+
+def check_few_texts(name: str, codes: NDArray[np.int32], where: Callable[[int], str]) -> None:
+    """Check that a column has few enough texts for one-hot columns. Raises DataError if not.
+
+    `codes` number the texts in the order in which they first appear.
+    """
+    too_many = np.flatnonzero(codes >= MAX_TEXTS)
     if len(too_many):
         raise DataError(
             f"{where(int(too_many[0]))}: context column {name!r}: more than {MAX_TEXTS} different "
@@ -307,9 +310,8 @@ def _check_few_texts(name: str, numbers: NDArray[np.int32], where: Callable[[int
         )
 
 
-def _check_single_precision(
-    name: str, values: NDArray[np.float64], where: Callable[[int], str]
-) -> None:
+def to_single_precision(name: str, values: NDArray[Any], where: Callable[[int], str]) -> Floats:
+    """Convert a context column. Raises DataError with the place of a number that is too large."""
     too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
     if len(too_large):
         at = int(too_large[0])
@@ -317,3 +319,4 @@ def _check_single_precision(
             f"{where(at)}: {name}: {values[at]} does not fit into single precision. "
             "Scale the column, or leave it out"
         )
+    return values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Read interactions from CSV and Parquet files, a block of rows at a time.
+"""Read interactions from CSV and Parquet files into memory.
 
 Context columns of numbers are kept unscaled, those of text become one-hot. With a time column the
 latest row of each user is held out, without one a random row.
@@ -24,13 +24,22 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcncf.data.arrays import Floats, Interactions
 from hpcncf.data.manifest import DataError, WrongRequest
-from hpcncf.data.prepare import NamedBlock, PreparedFolder, Recipe, write_blocks
+from hpcncf.data.prepare import (
+    CodedColumn,
+    Numbering,
+    PreparedFolder,
+    Recipe,
+    build_rows,
+    check_few_texts,
+    check_memory,
+    estimate_rows,
+    to_single_precision,
+    write_interactions,
+)
 
 ROWS_AT_ONCE: Final = 1 << 10  # more do not fit into the cache: half as fast
-PARQUET_ROWS: Final = 1 << 16
-PARQUET_BUFFER: Final = 1 << 20
-"""Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
 Where = Callable[[int], str]
 Report = Callable[[str], None]
@@ -61,22 +70,24 @@ def prepare_table(
     force: bool = False,
     report: Report = lambda _: None,
     threads: int = 1,
+    available_bytes: int | None = None,
 ) -> PreparedFolder:
     """Prepare a CSV file with a header (.tsv: separated by tabs) or a Parquet file.
 
     `threads`: Arrow's, for a Parquet file; their number does not change the folder's content.
+    `available_bytes`: memory that the rows must fit in; None leaves that unchecked.
     """
     options = asdict(columns) | {"seed": seed, "test_negatives": test_negatives}
     options["context"] = list(columns.context)
     report(f"reading the checksum of {source}")
     recipe = Recipe(kind, describe_source([source]), options)
 
-    blocks = (
-        read_csv(source, columns, report)
-        if kind == "csv"
-        else read_parquet(source, columns, report, threads)
-    )
-    return write_blocks(folder, recipe, source.name, source, blocks, force)
+    def read() -> Interactions:
+        if kind == "csv":
+            return read_csv(source, columns, report, available_bytes)
+        return read_parquet(source, columns, report, threads, available_bytes)
+
+    return write_interactions(folder, recipe, source.name, read, force)
 
 
 def describe_source(files: Iterable[Path]) -> dict[str, str]:
@@ -142,16 +153,20 @@ def read_csv_rows(
         raise DataError(f"{name}:{reader.line_num + 1}: not UTF-8 text: {error.reason}") from None
 
 
-def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[NamedBlock]:
-    """Yield the named columns of a CSV file in blocks of rows.
+def read_csv(
+    source: Path, columns: Columns, report: Report, available_bytes: int | None = None
+) -> Interactions:
+    """Read the named columns of a CSV file.
 
     Raises DataError with the line and the column of the first value that cannot be used.
     """
     delimiter, names = "\t" if source.suffix == ".tsv" else ",", columns.names()
-    numeric: set[str] | None = None
+    users, items, times = Numbering(), Numbering(), list[NDArray[np.float64]]()
+    context = dict[str, Numbering | list[Floats]]()
     count = 0
     try:
-        size = max(1, source.stat().st_size)
+        size = source.stat().st_size
+        check_memory(source, estimate_rows(source), len(columns.context), available_bytes, "about ")
         with source.open("rb") as file:
             rows = read_csv_rows(file, str(source), names, delimiter)
             while some := list(islice(rows, ROWS_AT_ONCE)):
@@ -161,30 +176,37 @@ def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[NamedBl
                 def where(at: int, lines: tuple[int, ...] = lines) -> str:
                     return f"{source}:{lines[at]}"
 
-                if numeric is None:  # a column is numeric if its first value is
-                    numeric = {name for name in names if is_number(found[name][0])}
-                for name in (columns.user, columns.item):
+                if not count:  # a column is numeric if its first value is
+                    context = {
+                        name: [] if is_number(found[name][0]) else Numbering()
+                        for name in columns.context
+                    }
+                for name, numbering in ((columns.user, users), (columns.item, items)):
                     for value in set(found[name]):
                         if not value.strip():
                             raise DataError(f"{where(found[name].index(value))}: {name}: is empty")
-                yield NamedBlock(
-                    list(found[columns.user]),
-                    list(found[columns.item]),
-                    {
-                        name: _parse_numbers(name, found[name], where)
-                        if name in numeric
-                        else list(found[name])
-                        for name in columns.context
-                    },
-                    _parse_numbers(columns.time, found[columns.time], where, or_dates=True)
-                    if columns.time
-                    else None,
-                    where,
-                )
+                    numbering.append(found[name])
+                for name, column in context.items():
+                    if isinstance(column, Numbering):
+                        check_few_texts(name, column.append(found[name]), where)
+                    else:
+                        numbers = _parse_numbers(name, found[name], where)
+                        column.append(to_single_precision(name, numbers, where))
+                if columns.time:
+                    parsed = _parse_numbers(columns.time, found[columns.time], where, or_dates=True)
+                    times.append(parsed)
                 count += len(some)
                 report(f"reading {source}: {file.tell() / size:.0%}, {count:,} rows")
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
+    if not count:
+        raise DataError(f"{source}: has no rows")
+    whole = {
+        name: column.column() if isinstance(column, Numbering) else np.concatenate(column)
+        for name, column in context.items()
+    }
+    table = build_rows(source, users.column(), items.column(), whole, available_bytes)
+    return Interactions(table, np.concatenate(times) if times else None)
 
 
 def is_number(text: str) -> bool:
@@ -232,14 +254,16 @@ def _parse_numbers(
 
 
 def read_parquet(
-    source: Path, columns: Columns, report: Report, threads: int = 1
-) -> Iterator[NamedBlock]:
-    """Yield the named columns of a Parquet file in blocks of rows.
+    source: Path,
+    columns: Columns,
+    report: Report,
+    threads: int = 1,
+    available_bytes: int | None = None,
+) -> Interactions:
+    """Read the named columns of a Parquet file, one after another.
 
-    The file and its row groups may be larger than memory.
-
-    `threads`: Arrow's, which decode the columns of a block in parallel. Raises DataError with the
-    row and the column of the first value that cannot be used.
+    `threads`: Arrow's, which decode row groups in parallel. Raises DataError with the row and the
+    column of the first value that cannot be used.
     """
     try:
         import pyarrow
@@ -248,61 +272,97 @@ def read_parquet(
         raise DataError(f"{source}: reading Parquet needs pyarrow: pip install pyarrow") from None
     if threads > 1:
         pyarrow.set_cpu_count(threads)
-    names = columns.names()
+
+    def where(at: int) -> str:
+        return f"{source}: row {at + 1}"
+
     try:
-        with parquet.ParquetFile(source, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
+        with parquet.ParquetFile(source) as file:
             known = file.schema_arrow.names
-            missing = [name for name in names if name not in known]
+            missing = [name for name in columns.names() if name not in known]
             if missing:
                 raise WrongRequest(
                     f"{source}: no column {missing[0]!r}; its columns: {', '.join(known)}"
                 )
-            rows, length = 0, file.metadata.num_rows
-            for batch in file.iter_batches(PARQUET_ROWS, columns=names, use_threads=threads > 1):
-                yield _parquet_block(source, columns, batch, rows)
-                rows += batch.num_rows
-                report(f"reading {source}: {rows / length:.0%}, {rows:,} rows")
+            rows = file.metadata.num_rows
+            if not rows:
+                raise DataError(f"{source}: has no rows")
+            check_memory(source, rows, len(columns.context), available_bytes)
+
+            def read(name: str) -> Any:
+                report(f"reading {source}: column {name}")
+                column = file.read(columns=[name], use_threads=threads > 1).column(name)
+                if column.null_count:
+                    empty = column.is_null().index(True).as_py()
+                    raise DataError(f"{where(empty)}: {name}: is empty")
+                return column
+
+            users, items = (
+                _number_parquet_names(read(name), name, where)
+                for name in (columns.user, columns.item)
+            )
+            context: dict[str, CodedColumn | Floats] = {
+                name: _parquet_context(read(name), name, where) for name in columns.context
+            }
+            times = (
+                _parquet_times(source, read(columns.time), columns.time) if columns.time else None
+            )
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source}: cannot be read as Parquet: {error}") from None
+    return Interactions(build_rows(source, users, items, context, available_bytes), times)
 
 
-def _parquet_block(source: Path, columns: Columns, batch: Any, before: int) -> NamedBlock:
-    def where(at: int) -> str:
-        return f"{source}: row {before + at + 1}"
-
-    values = {name: _parquet_values(batch[name], name, where) for name in columns.names()}
-    times = values[columns.time] if columns.time else None
-    if times is not None and times.dtype.kind not in "ifM":
-        raise DataError(f"{source}: {columns.time}: expected numbers or timestamps, came text")
-    return NamedBlock(
-        values[columns.user].tolist(),
-        values[columns.item].tolist(),
-        {
-            name: values[name].astype(np.float64)
-            if values[name].dtype.kind in "if"
-            else values[name].astype(np.str_).tolist()
-            for name in columns.context
-        },
-        times.view(np.int64) if times is not None and times.dtype.kind == "M" else times,
-        where,
-    )
+def _number_parquet_names(column: Any, name: str, where: Where) -> CodedColumn:
+    numbers = _parquet_numbers(column, name, where)
+    if numbers is None:
+        return CodedColumn.from_codes(*_parquet_codes(column))
+    return CodedColumn.from_numbers(numbers)
 
 
-def _parquet_values(column: Any, name: str, where: Where) -> NDArray[Any]:
-    """Convert an Arrow column to a numpy array of int64, float, datetime64 or text.
+def _parquet_context(column: Any, name: str, where: Where) -> CodedColumn | Floats:
+    numbers = _parquet_numbers(column, name, where)
+    if numbers is not None:
+        return to_single_precision(name, numbers, where)
+    texts, codes = _parquet_codes(column)
+    check_few_texts(name, codes, where)
+    return CodedColumn.from_codes(texts, codes)
 
-    Raises DataError at the first null or NaN.
+
+def _parquet_times(source: Path, column: Any, name: str) -> NDArray[Any]:
+    values: NDArray[Any] = column.to_numpy()
+    if values.dtype.kind == "M":
+        return values.view(np.int64)
+    times = _parquet_numbers(column, name, lambda at: f"{source}: row {at + 1}")
+    if times is None:
+        raise DataError(f"{source}: {name}: expected numbers or timestamps, came text")
+    return times
+
+
+def _parquet_numbers(column: Any, name: str, where: Where) -> NDArray[Any] | None:
+    """Convert an Arrow column to int64 or floats; None if it is not one of numbers.
+
+    Raises DataError at the first value that is not finite.
     """
-    if column.null_count:
-        raise DataError(f"{where(column.is_null().index(True).as_py())}: {name}: is empty")
-    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    kind = values.dtype.kind
-    if kind == "f":
-        not_finite = np.flatnonzero(~np.isfinite(values))
-        if len(not_finite):
-            at = int(not_finite[0])
-            raise DataError(f"{where(at)}: {name}: expected a number, came {values[at]}")
-        return values
-    if kind == "M":
-        return values
-    return np.asarray(values.astype(np.int64 if kind in "biu" else np.str_))
+    import pyarrow.types as kinds
+
+    if kinds.is_integer(column.type) or kinds.is_boolean(column.type):
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+    if not kinds.is_floating(column.type):
+        return None
+    values: NDArray[Any] = column.to_numpy()
+    not_finite = np.flatnonzero(~np.isfinite(values))
+    if len(not_finite):
+        at = int(not_finite[0])
+        raise DataError(f"{where(at)}: {name}: expected a number, came {values[at]}")
+    return values
+
+
+def _parquet_codes(column: Any) -> tuple[list[str], NDArray[np.int32]]:
+    """Number an Arrow column's values as texts, in the order in which they first appear."""
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(column.type):  # it may hold texts that no row has, in any order
+        column = column.cast(column.type.value_type)
+    encoded = column.dictionary_encode().combine_chunks()
+    texts = encoded.dictionary.to_numpy(zero_copy_only=False).astype(np.str_)
+    return texts.tolist(), np.asarray(encoded.indices.to_numpy(), dtype=np.int32)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hpcncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.data.manifest import WrongRequest
-from hpcncf.data.prepare import PreparedFolder, Recipe, write_prepared
+from hpcncf.data.prepare import PreparedFolder, Recipe, check_memory, write_prepared
 from hpcncf.data.split import draw_test_negatives, write_split
 
 CLUSTERS: Final = 8
@@ -64,10 +64,12 @@ def prepare_synthetic(
     test_negatives: int = 99,
     force: bool = False,
     like: str | None = None,
+    available_bytes: int | None = None,
 ) -> PreparedFolder:
     """Prepare synthetic data with exactly these counts, and one test row for each user.
 
-    `like`: the name in SHAPES that the shape comes from.
+    `like`: the name in SHAPES that the shape comes from. `available_bytes`: memory that the rows
+    must fit in; None leaves that unchecked.
     """
     shape, least = Shape(users, items, train_rows, context), max(users, items)
     if min(users, items) < 1 or context < 0:
@@ -80,13 +82,12 @@ def prepare_synthetic(
     options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
     suffix = f" of {SHAPE_NAMES[like]} shape (not the real data)" if like else ""
     recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
-    return write_prepared(
-        folder,
-        recipe,
-        f"Synthetic data{suffix}",
-        lambda into: write_split(into, generate(shape, seed, test_negatives)),
-        force,
-    )
+
+    def fill(into: Path) -> dict[str, Any]:
+        check_memory("synthetic data", train_rows + users, context, available_bytes)
+        return write_split(into, generate(shape, seed, test_negatives))
+
+    return write_prepared(folder, recipe, f"Synthetic data{suffix}", fill, force)
 
 
 def prepare_synthetic_like(

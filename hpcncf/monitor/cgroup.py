@@ -100,6 +100,14 @@ def memory_limit(root: Path = ROOT, pid: int | None = None) -> Limit | None:
     return min(limits, key=lambda limit: limit.value, default=None)
 
 
+def available_bytes() -> int:
+    """Return the memory that this process may still take: the node's, or its cgroup's limit."""
+    import psutil
+
+    available, limit = psutil.virtual_memory().available, memory_limit()
+    return min(available, int(limit.value * 2**20)) if limit else available
+
+
 def cpuset(root: Path = ROOT) -> list[int] | None:
     """Return the CPUs of this process's own cpuset; None if it has none."""
     for controller, names in (

@@ -15,6 +15,7 @@ from hpcncf import cli
 from hpcncf.cli import data
 from hpcncf.data.manifest import DataError, prepare_command, read_manifest
 from hpcncf.errors import UsageError
+from hpcncf.monitor import cgroup
 
 TINY = ["synthetic", "--users", "9", "--items", "40", "--rows", "70", "--test-negatives", "9"]
 
@@ -40,6 +41,27 @@ def test_prepare_and_info_describe_the_folder(
     reported = capsys.readouterr().out
     assert "9 test rows with 9 negatives, 4,881 parameters" in reported
     assert "context: number, group0=0, group0=1, group0=2, group0=3" in reported
+
+
+@pytest.mark.parametrize("limit_mib", [None, 64])
+def test_a_shape_that_does_not_fit_in_memory_is_refused(
+    limit_mib: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the memory of the node, or by the limit of the job."""
+    limit = limit_mib and cgroup.Limit(limit_mib, Path("memory.max"))
+    monkeypatch.setattr(cgroup, "memory_limit", lambda: limit)
+    rows = 10**7 if limit else 10**14
+    words = ["data", "prepare", "synthetic", "--users", 9, "--items", 9, "--rows", rows, "-o", "no"]
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([str(word) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert f"synthetic data: {rows + 9:,} rows with 0 context columns need" in said
+    assert (f"and {limit_mib}.0 MiB are available" in said) == bool(limit)
+    assert "Prepare a sample of the rows" in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("negatives", "warned"), [(1, True), (9, True), (10, False)])

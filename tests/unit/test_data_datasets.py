@@ -153,7 +153,8 @@ def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: PreparedDat
 
 
 def test_rare_items_and_users_go_until_none_is_left_then_unrated_apps(tmp_path: Path) -> None:
-    kept = grid(range(6), range(7))  # 7 rows a user, 6 an item
+    # 7 rows a user, 6 an item; an item's count tells which it is.
+    kept = [log(user, item, count=10 ** (item + 1) - 1) for user in range(6) for item in range(7)]
     rare_item = [log(user, 50) for user in (0, 1, 2, 3, 9)]
     # User 9 has six rows only while item 50 is there: both must go, in two rounds.
     falls_with_it = [log(9, item) for item in (0, 1, 2, 3, 4)]
@@ -162,15 +163,17 @@ def test_rare_items_and_users_go_until_none_is_left_then_unrated_apps(tmp_path: 
         kept + rare_item + falls_with_it,
         {item: "unknown" if item == 3 else "4.5" for item in range(60)},
     )
-    (block,) = read_frappe(source)
-    assert (len(block.users), set(block.users)) == (36, set(range(6)))
-    assert set(block.items) == {0, 1, 2, 4, 5, 6}
+    rows = read_frappe(source).rows
+    assert (len(rows), rows.user_names.tolist()) == (36, list(range(6)))
+    logs = np.array([0, 1, 2, 4, 5, 6]) / 6
+    assert np.unique(rows.context[:, 0]) == pytest.approx(logs)
 
 
 def test_the_count_is_scaled_from_the_least_to_the_most(tmp_path: Path) -> None:
     logs = grid(range(6), range(5)) + [log(user, 5, count=9**user) for user in range(6)]
-    (block,) = read_frappe(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
-    scaled = np.asarray(block.context["log10(cnt + 1)"])[-6:]
+    rows = read_frappe(zipped(tmp_path, logs, dict.fromkeys(range(6), "4"))).rows
+    assert rows.context_columns[0] == "log10(cnt + 1)"
+    scaled = rows.context[-6:, 0]
     expected = np.log10((9.0 ** np.arange(6) + 1) / 2) / np.log10((9.0**5 + 1) / 2)
     assert scaled == pytest.approx(expected, abs=1e-6)
 

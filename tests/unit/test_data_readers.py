@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from hpcncf.data import prepare
 from hpcncf.data.arrays import unpack_context
 from hpcncf.data.manifest import DataError
 from hpcncf.data.prepared import PreparedData, load_prepared
@@ -21,8 +22,6 @@ from hpcncf.data.readers import Columns, prepare_table
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 from pyarrow import parquet  # noqa: E402
-
-from hpcncf.data.readers import read_parquet  # noqa: E402
 
 Kind = Literal["csv", "parquet"]
 BOTH = pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -234,37 +233,6 @@ def test_a_column_of_a_parquet_file_that_is_not_named_is_not_read(tmp_path: Path
         prepare_table(tmp_path / "no", source, "parquet", Columns("who", "shop", ("note",)))
 
 
-def broken(path: Path, rows: int, broken_from: float, **options: Any) -> Path:
-    """A Parquet file whose user column holds no readable page behind that share of its bytes."""
-    values = {"who": np.arange(rows) * 7919, "shop": np.ones(rows, dtype=np.int64)}
-    whole: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
-    parquet.write_table(pyarrow.table(values), path, **whole, **options)
-    data = parquet.ParquetFile(path).metadata
-    groups = [data.row_group(number).column(0) for number in range(data.num_row_groups)]
-    length = sum(group.total_compressed_size for group in groups)
-    content, left = bytearray(path.read_bytes()), int(length * broken_from)
-    for group in groups:
-        begin = group.data_page_offset
-        end = begin + group.total_compressed_size
-        content[begin + min(left, end - begin) : end] = b"\xff" * max(0, end - begin - left)
-        left = max(0, left - (end - begin))
-    path.write_bytes(content)
-    return path
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("options", [{"row_group_size": 70_000}, {"data_page_size": 1 << 12}])
-def test_no_more_of_a_parquet_file_is_read_than_a_block_needs(
-    tmp_path: Path, options: dict[str, int], threads: int
-) -> None:
-    """Neither the next row group, nor the rest of one that is larger than a block."""
-    source = broken(tmp_path / "a.parquet", 140_000, 0.7, **options)
-    blocks = read_parquet(source, Columns("who", "shop"), lambda _: None, threads)
-    assert len(next(blocks).users) == 65_536
-    with pytest.raises(DataError, match="cannot be read as Parquet"):
-        list(blocks)
-
-
 def test_threads_do_not_change_the_prepared_data(tmp_path: Path) -> None:
     source = table(tmp_path, "parquet", ROWS | {"shop": list("ababc")})
     made = []
@@ -275,27 +243,48 @@ def test_threads_do_not_change_the_prepared_data(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
+@BOTH
+def test_a_table_that_does_not_fit_in_memory_is_refused_with_its_size_and_what_to_do(
+    tmp_path: Path, kind: Kind
+) -> None:
+    rows = {name: values * 2_000 for name, values in ROWS.items()} | {"shop": [*"abcde"] * 2_000}
+    source = table(tmp_path, kind, rows)
+    given: dict[str, Any] = {"test_negatives": 1, "available_bytes": 1_000_000}
+    count = "about 10,0.." if kind == "csv" else "10,000"
+    with pytest.raises(
+        DataError,
+        match=rf"visits.{kind}: {count} rows with 2 context columns need 0.9 MiB of memory to "
+        r"prepare, and 0.5 MiB are available. Prepare a sample of the rows, .* larger machine",
+    ):
+        prepare_table(tmp_path / "out", source, kind, COLUMNS, available_bytes=500_000)
+    # Three texts become three columns, which only reading shows.
+    with pytest.raises(DataError, match=rf"visits.{kind}: 10,000 rows with 4 context columns need"):
+        prepare_table(tmp_path / "out", source, kind, COLUMNS, **given)
+    assert not (tmp_path / "out").exists()
+    prepare_table(tmp_path / "out", source, kind, Columns("who", "shop"), **given)
+
+
 PEAK = """
 import sys, tracemalloc
 from pathlib import Path
-from hpcncf.data import prepare, split
 from hpcncf.data.readers import Columns, prepare_table
-prepare.ROWS_OF_BLOCK, split.PART_PAIRS, split.PART_BYTES = 1 << 13, 1 << 13, 1 << 17
 source = Path(sys.argv[1])
+columns = Columns("who", "shop", ("a", "b", "w"), "at")
 tracemalloc.start()
-prepare_table(source.parent / "out", source, "csv", Columns("who", "shop", ("hour", "w"), "at"))
+prepare_table(source.parent / "out", source, "csv", columns, test_negatives=4)
 print(tracemalloc.get_traced_memory()[1])
 """
 
 
-def test_the_memory_that_it_takes_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """With blocks and parts of a few thousand rows in place of many."""
+def test_preparing_takes_no_more_memory_per_row_than_is_checked_before(tmp_path: Path) -> None:
+    """Five columns: two numbers, and a text of three values."""
     peaks = []
     for rows in (20_000, 60_000):
         source = tmp_path / str(rows) / "a.csv"
         source.parent.mkdir()
-        lines = (f"u{n % 97},s{n * 7 % 997},{n % 24}.5,w{n % 3},{n}" for n in range(rows))
-        source.write_text("\n".join(["who,shop,hour,w,at", *lines, ""]))
+        lines = (f"u{n % 97},s{n * 7 % 997},{n % 24}.5,{n}.25,w{n % 3},{n}" for n in range(rows))
+        source.write_text("\n".join(["who,shop,a,b,w,at", *lines, ""]))
         command = [sys.executable, "-c", PEAK, str(source)]
         peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
-    assert peaks[1] - peaks[0] < 10 * 40_000, peaks
+    per_row = (peaks[1] - peaks[0]) / 40_000
+    assert per_row <= prepare.BYTES_OF_ROW + 5 * prepare.BYTES_OF_VALUE, peaks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from hpcncf.data import sampling
 from hpcncf.data import split as splitting
 from hpcncf.data.arrays import (
     Floats,
-    Int64s,
+    Interactions,
     Rows,
     Split,
     bucket_of,
@@ -29,8 +29,6 @@ from hpcncf.data.arrays import (
 )
 from hpcncf.data.manifest import SLOTS, DataError
 from hpcncf.data.split import (
-    Interactions,
-    RowBlock,
     choose_test_rows,
     draw_test_negatives,
     fits_a_byte,
@@ -58,30 +56,12 @@ def rows_of(pairs: list[tuple[int, int]], item_count: int = 40) -> Rows:
     return Rows(users, items, number, ["row"], np.arange(6), item_count)
 
 
-def source_of(rows: Rows, times: NDArray[Any] | None = None, at_once: int = 7) -> Interactions:
-    def blocks() -> Iterator[RowBlock]:
-        for start in range(0, len(rows), at_once):
-            some = slice(start, start + at_once)
-            own = None if times is None else times[some]
-            yield RowBlock(rows.users[some], rows.items[some], rows.context[some], own)
-
-    return Interactions(
-        blocks,
-        np.bincount(rows.users, minlength=len(rows.user_names)),
-        rows.user_names,
-        rows.item_count,
-        rows.context_columns,
-        [fits_a_byte(column) for column in rows.context.T],
-    )
-
-
 def split(
-    rows: Rows, seed: int, negatives: int, at_once: int = 7
+    rows: Rows, seed: int, negatives: int
 ) -> tuple[dict[str, Any], Callable[[str], NDArray[Any]]]:
     """The counts, and the written arrays by name."""
     with TemporaryDirectory() as folder:
-        source = source_of(rows, at_once=at_once)
-        counts = leave_one_out(Path(folder), source, seed, negatives)
+        counts = write_split(Path(folder), leave_one_out(Interactions(rows, None), seed, negatives))
         arrays = {path.stem: np.load(path) for path in Path(folder).iterdir()}
         assert set(arrays) == set(ARRAYS)
         rows = arrays["train_rows"]
@@ -166,20 +146,16 @@ def test_each_user_has_buckets_of_their_own_positives() -> None:
             assert sorted(table[at]) == sorted(np.pad(low, (0, SLOTS - len(low))))
 
 
-def held(rows: Rows, seed: int, times: NDArray[Any] | None = None, at_once: int = 7) -> Int64s:
-    return choose_test_rows(source_of(rows, times, at_once), seed)
-
-
 def test_another_seed_holds_out_other_rows() -> None:
     rows = rows_of([(user, item) for user in range(6) for item in range(10)])
-    assert len({tuple(held(rows, seed).tolist()) for seed in range(5)}) == 5
+    assert len({tuple(choose_test_rows(rows, None, seed).tolist()) for seed in range(5)}) == 5
 
 
 def test_every_row_of_a_user_is_held_out_equally_often() -> None:
     users = np.tile(np.arange(2000, dtype=np.int32), 5)
     none = np.empty((len(users), 0), np.float32)
     rows = Rows(users, users, none, [], np.arange(2000), 2000)
-    found = held(rows, 3, at_once=3_000)
+    found = choose_test_rows(rows, None, 3)
     assert (users[found] == np.arange(2000)).all()
     assert np.abs(np.bincount(found // 2000) - 400).max() < 4 * np.sqrt(400)
 
@@ -187,21 +163,18 @@ def test_every_row_of_a_user_is_held_out_equally_often() -> None:
 def test_with_times_the_latest_row_is_held_out_and_of_equal_times_the_last() -> None:
     rows = rows_of([(1, 4), (0, 1), (0, 2), (0, 3), (1, 5), (2, 1)])
     times = np.array([8, 9, 30, 30, 7, 1])
-    for at_once in (1, 2, 9):
-        assert held(rows, 1, times, at_once).tolist() == [3, 0, -1, -1, -1, -1]
+    assert choose_test_rows(rows, times, 1).tolist() == [3, 0, -1, -1, -1, -1]
 
 
 @given(PAIRS, SEEDS)
-def test_written_bytes_do_not_depend_on_blocks_and_parts(
+def test_written_bytes_do_not_depend_on_the_parts_that_are_packed_at_once(
     pairs: list[tuple[int, int]], seed: int
 ) -> None:
-    rows = rows_of(pairs)
-    counts, array = split(rows, seed, 20, at_once=100)
+    counts, array = split(rows_of(pairs), seed, 20)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(splitting, "PART_PAIRS", 3)
-        patched.setattr(splitting, "PART_BYTES", 50)
-        patched.setattr(sampling, "MANY_ROWS", 10**9)
-        in_parts, other = split(rows, seed, 20, at_once=3)
+        patched.setattr(splitting, "ROWS_AT_ONCE", 3)
+        patched.setattr(splitting, "USERS_AT_ONCE", 2)
+        in_parts, other = split(rows_of(pairs), seed, 20)
     assert in_parts == counts
     for name in ARRAYS:
         assert other(name).tobytes() == array(name).tobytes()
