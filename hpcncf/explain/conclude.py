@@ -648,6 +648,10 @@ MEASURE: Final = (
     "Put it before the command in your job script: it shows the cores allocated, usable and used, "
     "where the time goes, to the line, and what to change."
 )
+OBSERVE: Final = (
+    "It submits your script as it is and watches the job: the end of the log then shows the cores "
+    "allocated, usable and used, where the time goes, to the line, and what to change."
+)
 SEES_GPU: Final = (
     "Run it in the job script first. False: this torch has no CUDA, or the job sees no GPU. True: "
     "the program does not move its model and batches to the GPU."
@@ -656,7 +660,7 @@ SEES_GPU: Final = (
 
 def _next_step(job: JobFields, codes: set[str], request: NextRequest) -> tuple[str, str]:
     slurm = is_slurm(job)
-    measure = "hpcncf run -- COMMAND", MEASURE
+    measure = ("hpcncf sbatch job.sh", OBSERVE) if slurm else ("hpcncf run -- COMMAND", MEASURE)
     if job.is_waiting:
         if slurm and job.id:
             return (
@@ -665,7 +669,7 @@ def _next_step(job: JobFields, codes: set[str], request: NextRequest) -> tuple[s
             )
         return "", ""
     if "too_short" in codes:
-        return measure[0], f"{MEASURE} Let it run for ten minutes or more."
+        return measure[0], f"{measure[1]} Let it run for ten minutes or more."
     if "gpu_idle" in codes:
         return "python -c 'import torch; print(torch.cuda.is_available())'", SEES_GPU
     missing = job.efficiency is None and (job.cores_used is None or job.cores is not None)

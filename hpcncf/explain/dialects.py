@@ -11,6 +11,7 @@ from typing import Final
 
 from hpcncf.explain.drafts import Draft, Drafts
 from hpcncf.explain.fields import OUT_OF_TIME, RUNNING, JobFields, state_word
+from hpcncf.explain.moments import elapsed_between
 from hpcncf.explain.structured import tres_figure
 from hpcncf.explain.units import match_duration, match_memory
 
@@ -91,6 +92,10 @@ def _of_load(found: re.Match[str], draft: Draft) -> None:
         draft.see("printed_efficiency", float(found[1]) / float(found[2]), 1)
 
 
+def _status(found: re.Match[str], draft: Draft) -> None:
+    draft.see("exit_code", (int(found[1]), 0), 1)
+
+
 def _exit_of(found: re.Match[str], draft: Draft) -> None:
     draft.see("exit_code", (int(found[1] or found[2]), 0), 1)
 
@@ -118,6 +123,9 @@ _SAID: Final = _phrases(
     (r"#BSUB\s+-n\s+(\d{1,9})", _number("cores", 1)),
     (r"\b(\d{1,9}) (?:Task\(s\)|Processors Requested)", _number("cores", 1)),
     (r"\((\d{1,9}) physical", _number("physical_cores", 1)),
+    (r"parallel environment:\s+\S+ range: (\d{1,9})\s*$", _number("cores", 1)),
+    (r"^\s*#\$ -pe \S+ (\d{1,9})\s*$", _number("cores", 1)),
+    (r"\bexited (?:normally )?with status (\d{1,5})\b", _status),
     (r"#BSUB\s+-gpu\s+\"?num=(\d{1,9})", _number("gpus", 1)),
     (r"(?:running|runs|ran) for (?:more than )?(\d.{1,30})", _ran_for),
     (r"host=(\d{1,9})/core=(\d{1,9})", _oar_cores),
@@ -200,6 +208,8 @@ _HINTS: Final = (
         "node",
         "physical",
         "seconds and",
+        "parallel",
+        "-pe",
         "signal",
         "exit",
     ),
@@ -273,6 +283,7 @@ PER_CORE: Final = (
     "tool: only cores and CPU efficiency are used"
 )
 VIRTUAL: Final = "maxvmem is address space, not memory: it says nothing of what is needed"
+BETWEEN: Final = "run time is from its start to its end: time in which it was suspended counts"
 MEAN_OF: Final = "the figures are means over several jobs"
 PER_NODE: Final = "memory is that of the busiest node"
 INFERRED: Final = "the number of cores is CPU time / (run time x CPU efficiency): the text has none"
@@ -293,14 +304,17 @@ _DIALECTS: Final = tuple(
             r"|Turnaround time|TERM_[A-Z]+LIMIT|executed on host",
         ),
         ("Grid Engine", r"ru_wallclock|ru_utime|qname|Max vmem"),
-        ("HTCondor", r"Partitionable Resources|Remote Usage|Normal termination"),
+        (
+            "HTCondor",
+            r"Partitionable Resources|Remote Usage|Normal termination|RemoteWallClock|Condor job",
+        ),
         ("OAR", r"\bOAR\b|oarstat|assigned_resources|wanted_resources"),
     )
 )
 
 
 # Until Slurm 21.08 sacct wrote `4Gn` per node, `4Gc` per core; sites write `4G/core`.
-_PER: Final = re.compile(r"(?<=[KMGT])[nc]$|(?:/core|/cpu|/node)$", re.IGNORECASE)
+_PER: Final = re.compile(r"(?<=[KMGT])[nc]$|(?:/core|/cpu|/node|/task)$", re.IGNORECASE)
 
 
 def finish(draft: Draft) -> JobFields:
@@ -312,6 +326,9 @@ def finish(draft: Draft) -> JobFields:
     if habit:
         habit(draft, text)
     _spread(draft)
+    if "elapsed_s" not in seen and "cpu_s" in seen and (ran := elapsed_between(text)):
+        draft.see("elapsed_s", ran, 0)
+        draft.notes.append(BETWEEN)
     job = JobFields(source=source, id=draft.id, notes=list(dict.fromkeys(draft.notes)))
     code, by_signal = seen.get("exit_code", (None, 0))
     job.exit_code, job.signal = _end(code, by_signal)
@@ -332,10 +349,7 @@ def finish(draft: Draft) -> JobFields:
     job.attempts = int(seen["attempts"]) if "attempts" in seen else None
     job.nodes = job.nodes or None
     job.cores = _cores(draft, job)
-    per = _PER.search(str(seen.get("memory_asked_mib.per", "")))
-    if per and job.memory_asked_mib is not None:
-        times = (job.nodes or 1) if per[0] in ("n", "/node") else job.cores
-        job.memory_asked_mib = job.memory_asked_mib * times if times else None
+    _per_node_or_core(draft, job)
     if job.jobs and MEAN_OF not in job.notes:
         job.notes.append(MEAN_OF)
     stopped = job.signal in (9, 15, 24) and job.state in ("", "EXIT", "FINISHED", "COMPLETED")
@@ -344,6 +358,25 @@ def finish(draft: Draft) -> JobFields:
     if job.state in OUT_OF_TIME or job.state in RUNNING:
         job.exit_code = job.exit_code or None
     return _inferred(job)
+
+
+def _per_node_or_core(draft: Draft, job: JobFields) -> None:
+    """Multiply memory figures that are per node, core or task, so that they are of the job."""
+    used = _PER.search(str(draft.values.get("memory_mib.per", "")))
+    if used and used[0] == "/node":
+        job.memory_counted = job.memory_counted or "node"
+        if (job.nodes or 1) > 1 and PER_NODE not in job.notes:
+            job.notes.append(PER_NODE)
+    elif used:  # a mean, or the largest: it does not say which
+        job.memory_mib = None
+    asked = _PER.search(str(draft.values.get("memory_asked_mib.per", "")))
+    if not asked or job.memory_asked_mib is None:
+        return
+    if asked[0] in ("n", "/node"):
+        times: int | None = 1 if job.memory_counted == "node" else job.nodes or 1
+    else:
+        times = job.tasks if asked[0] == "/task" else job.cores
+    job.memory_asked_mib = job.memory_asked_mib * times if times else None
 
 
 def says_something(job: JobFields) -> bool:
@@ -437,9 +470,14 @@ def _spread(draft: Draft) -> None:
             draft.see(name, value, 2)
     if "memory_asked_mib" not in seen and (held := tres_figure(tres, "mem")):
         draft.see("memory_asked_mib", held / 2**20, 2)
+    _see_hosts(str(seen.get("hosts", "")), draft)
     gpus = _chunks(str(seen.get("select", "")))[1]
     if gpus:
         draft.see("gpus", float(gpus), 1)
+    if cards := seen.pop("card_shares", None):
+        draft.see("gpus", float(len(cards)), 1)
+        draft.see("gpu_efficiency", sum(cards) / len(cards), 3)
+        draft.see("gpus_unused", float(sum(not each for each in cards)), 3)
     share, count = seen.get("gpu_efficiency"), seen.get("gpus") or 1
     if share is not None and share > 1.05 and count > 1:  # Slurm adds up the cards of a task
         seen["gpu_efficiency"] = min(share / count, 1.0)
@@ -447,6 +485,29 @@ def _spread(draft: Draft) -> None:
     if "cores" not in seen and peak and of_peak:
         draft.see("cores", float(max(round(peak / of_peak), 1)), 1)
         draft.notes.append(DERIVED)
+
+
+def _see_hosts(text: str, draft: Draft) -> None:
+    """Count nodes and cores in hosts such as `n1/0-3+n2/0*4`: of each its slots, or how many."""
+    parts = [part for part in text.split("+") if part]
+    if not parts:
+        return
+    draft.see("nodes", float(len({part.partition("/")[0] for part in parts})), 0)
+    slots = [part.partition("/")[2] for part in parts]
+    counts = [_slots(each) for each in slots]
+    if all(counts):
+        draft.see("cores", float(sum(counts)), 1)
+
+
+def _slots(text: str) -> int:
+    """Count the slots of a host: 4 in `0-3`, 3 in `0,2,5`, 28 in `0*28`; 0 where it says none."""
+    total = 0
+    for part in text.split(",") if text else ():
+        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5})|\*(\d{1,5}))?", part)
+        if not found:
+            return 0
+        total += int(found[3]) if found[3] else int(found[2] or found[1]) - int(found[1]) + 1
+    return total
 
 
 def _seff(draft: Draft, text: str) -> None:
@@ -492,7 +553,9 @@ def _slurm_mail(draft: Draft, text: str) -> None:
         draft.notes.append(PER_NODE)
 
 
-_NODE_TIME: Final = re.compile(r"^\s*\S+: +(\S+?)/(\S+) \(efficiency", re.M)
+_NODE_TIME: Final = re.compile(
+    r"^\s*\S+: +(\S+?)/(\S+) \(efficiency=(\d{1,4}(?:\.\d{1,3})?)%", re.M
+)
 _NODE_MEMORY: Final = re.compile(
     r"^\s*[\w.-]+: +(\d[\d.]*[KMGTP]?B)/(\d[\d.]*[KMGTP]?B)\b(?! \(\d[\d.]*%)", re.M
 )
@@ -507,7 +570,9 @@ def _jobstats(draft: Draft, text: str) -> None:
     For example `node-g2: 1-21:41:20/18-16:46:24 (efficiency=10.2%)`.
     """
     total = _TOTAL_TIME.search(text)
-    pairs = [total.groups()] if total else [found.groups() for found in _NODE_TIME.finditer(text)]
+    pairs = (
+        [total.groups()] if total else [found.group(1, 2) for found in _NODE_TIME.finditer(text)]
+    )
     times = [(match_duration(used), match_duration(held)) for used, held in pairs]
     if times and all(used and held for used, held in times):
         draft.see("cpu_s", sum(used[0] for used, _ in times if used), 3)
@@ -528,7 +593,10 @@ def _jobstats(draft: Draft, text: str) -> None:
     if re.search(r"MIG jobs", text):
         draft.values.pop("gpu_efficiency", None)
     if times:
-        draft.see("nodes_unused", float(len(re.findall(r"CPU node was not used", text))), 3)
+        named = len(re.findall(r"CPU node was not used", text))
+        # A batch shell leaves seconds: jobstats prints them as 0.0%.
+        nothing = [found[3] for found in _NODE_TIME.finditer(text) if not float(found[3])]
+        draft.see("nodes_unused", float(max(named, len(nothing))), 3)
 
 
 def _lsf(draft: Draft, text: str) -> None:
@@ -553,7 +621,17 @@ def _lsf(draft: Draft, text: str) -> None:
         seen.pop("peak_efficiency", None)
 
 
+PBS_OWN: Final = (
+    "Exit_status {code} is PBS's own: it could not start the job, or ended it (pbs_mom's log and "
+    "the job's comment say why)"
+)
+
+
 def _pbs(draft: Draft, _: str) -> None:
+    code = draft.values.get("exit_code", (0, 0))[0]
+    if code < 0:
+        draft.notes.append(PBS_OWN.format(code=code))
+        draft.see("state", "ABORTED", 0)
     if (draft.values.get("nodes") or 1) > 1:
         draft.notes.append(PBS_HOSTS)
 
@@ -569,6 +647,30 @@ def _grid_engine(draft: Draft, _: str) -> None:
         draft.notes.append(VIRTUAL)
 
 
+# JobStatus of a ClassAd (HTCondor's manual, "Job ClassAd Attributes").
+_CONDOR_STATES: Final[Mapping[int, str]] = {
+    1: "IDLE",
+    2: "RUNNING",
+    3: "REMOVED",
+    4: "COMPLETED",
+    5: "HELD",
+    7: "SUSPENDED",
+}
+
+
+def _condor(draft: Draft, _: str) -> None:
+    """Read the attributes of a ClassAd: memory in KiB and MiB, the state as a number."""
+    seen = draft.values
+    if "resident_kib" in seen:
+        draft.see("memory_mib", seen["resident_kib"] / 1024, 2)
+    if "request_mib" in seen:
+        draft.see("memory_asked_mib", seen["request_mib"], 2)
+    if state := _CONDOR_STATES.get(int(seen.get("condor_status", 0))):
+        draft.see("state", state, 3)
+    if not draft.id and "cluster_id" in seen:
+        draft.id = f"{seen['cluster_id']:.0f}.{seen.get('proc_id', 0):.0f}"
+
+
 _HABITS: Final[Mapping[str, Callable[[Draft, str], None]]] = {
     "seff": _seff,
     "nn_seff": _seff,
@@ -578,6 +680,7 @@ _HABITS: Final[Mapping[str, Callable[[Draft, str], None]]] = {
     "LSF": _lsf,
     "PBS": _pbs,
     "Grid Engine": _grid_engine,
+    "HTCondor": _condor,
     "OAR": _oar,
 }
 

@@ -74,6 +74,14 @@ class Drafts:
         draft.id = job_id
         self._by_id.setdefault(job_id, draft)
 
+    def of_task(self, job_id: str, task: str) -> Draft:
+        """Return the draft of a task of an array; the first gets what was seen of the job."""
+        name = f"{job_id}.{task}"
+        if name not in self._by_id and (first := self._by_id.get(job_id)) and first.id == job_id:
+            first.id = name
+            self._by_id[name] = first
+        return self.of(name)
+
     def here(self) -> Draft:
         if self.current is None:
             self.current = self._new()

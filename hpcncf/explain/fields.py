@@ -286,6 +286,8 @@ def _composed() -> list[tuple[str, str, str]]:
                     continue
                 rows.append((name, f"{kind}!{weight}", f"{granted} {resource}"))
                 rows.append((name, f"{kind}!{weight}", f"{resource} {granted}"))
+                rows.append((name, f"{kind}!{weight}", f"total {resource} {granted}"))
+                rows.append((name, f"{kind}!{weight}", f"total {granted} {resource}"))
     return rows
 
 
@@ -363,6 +365,20 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
         average runtime, real, real time, walltime consumed, execution time""",
     ),
     ("elapsed_s", "duration:h", "hours, run hours, hours elapsed"),
+    # HTCondor's ClassAds: all attempts together.
+    ("cluster_id", "bare number", "cluster id"),
+    ("proc_id", "bare number", "proc id"),
+    ("elapsed_s", "duration:s!3", "remote wall clock time"),
+    ("user_s", "duration:s!2", "cumulative remote user cpu"),
+    ("system_s", "duration:s!2", "cumulative remote sys cpu"),
+    ("user_s", "duration:s", "remote user cpu, remote user cpu time"),
+    ("system_s", "duration:s", "remote sys cpu, remote system cpu time"),
+    ("resident_kib", "bare number", "resident set size raw"),
+    ("request_mib", "bare number", "request memory"),
+    ("condor_status", "bare number", "job status"),
+    ("task", "task", "taskid"),
+    # What a scheduler says of the hosts: `n1/0-3+n2/0*4`, `n1+n2`.
+    ("hosts", "hosts", "exec host, exec hosts, assigned hostnames"),
     ("limit_s", "duration:s!2", "resource list walltime"),
     ("limit_s", "duration:min!2", "timelimit raw, runlimit, run limit"),
     ("limit_s", "duration!2", "time limit, wall limit, max walltime, job time limit"),
@@ -436,6 +452,8 @@ COLUMNS: Final[dict[str, list[Label]]] = _labels(
     ("memory_asked_mib", "memory:M!2", "req mem"),
     ("elapsed_s", "duration", "time"),
     ("limit_s", "duration", "time allocated"),
+    ("cores", "count", "core, cpu count"),
+    ("nodes_or_name", "count", "node"),
 )
 
 

@@ -60,7 +60,9 @@ _ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quo
 _ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)|[\u200b\ufeff]"
 )
-_HTML: Final = re.compile(r"</t[dr]>|<br ?/?>|</p>|</div>|</html>|</li>", re.IGNORECASE)
+_HTML: Final = re.compile(
+    r"</(?:t[dr]|p|div|html|li|pre|font|span|b|table|code|strong)>|<br ?/?>", re.IGNORECASE
+)
 _CELL_END: Final = re.compile(r"</t[dh]>\s*<t[dh][^<>]{0,200}>", re.IGNORECASE)
 _LINE_END: Final = re.compile(r"<br ?/?>|</(?:tr|p|div|li|h\d|pre|table)>", re.IGNORECASE)
 _TAG: Final = re.compile(
@@ -72,6 +74,12 @@ _TAG: Final = re.compile(
 _PREFIX: Final = re.compile(r"^(?:[ \t]*(?:>|#(?!SBATCH|BSUB|PBS|\$)|\*(?!\*\*)|//|[•·│┃])[ \t]?)+")
 # LSF breaks lines anywhere and begins their rest with 21 blanks; PBS with a tab.
 _LSF_FOLD: Final = re.compile(r"\n {21}(?=\S)")
+# Frames drawn with characters: their lines part cells as `|` and `-` do.
+_FRAME: Final = re.compile(r"[\u2500-\u257f]")
+_FRAMES: Final = {
+    code: "|" if chr(code) in "│┃║┆┇┊┋╎╏" else "-" if chr(code) in "─━═┄┅┈┉╌╍" else "+"
+    for code in range(0x2500, 0x2580)
+}
 _MARKDOWN: Final = re.compile(r"`|(?<!\*)\*\*(?!\*)")
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _PBS_FOLD: Final = re.compile(r"(?<=[^\s:])\n\t(?=\S)")
@@ -95,6 +103,8 @@ def clean_lines(text: str) -> list[str]:
         text = re.sub(r"&#(\d{2,3});", lambda found: chr(int(found[1])), text, count=100_000)
     if _HTML.search(text):
         text = _TAG.sub("", _LINE_END.sub("\n", _CELL_END.sub("  ", text)))
+    if _FRAME.search(text):
+        text = text.translate(_FRAMES)
     if "`" in text or "**" in text:
         text = _MARKDOWN.sub("", text)
     if "\n" + " " * 21 in text:
@@ -135,6 +145,8 @@ _ORDINARY: Final = frozenset(
 )
 _UNIT: Final = r"\s?\((%|[KMGT]?i?B|kbytes|s|sec|secs|seconds|min|minutes|h|hours)\)"
 _AFTER: Final = re.compile(rf"(?:{_UNIT}|\s?\([^()%\d\n]{{0,40}}\)|\s?\[[A-Za-z ]{{1,20}}\])?")
+# What an amount of memory is per, between its label and its value.
+_PER: Final = re.compile(r"[ _]?(?:per|/)[ _]?(node|core|cpu|task)\b", re.IGNORECASE)
 _SEPARATOR: Final = re.compile(r"[ \t]*[.]*[ \t]*[:=|]?[ \t]*[<\"'\[(>]?[ \t]*")
 # What may be between a label and its share: a bar, a verb.
 _TOWARDS_SHARE: Final = re.compile(
@@ -182,6 +194,9 @@ _STEMS: Final = (
     ),
     *("kill", "usr", "duration", "done", "success", "second", "bsub", "return", "terminat", "load"),
     *(
+        "host",
+        "parallel",
+        "start",
         "kern",
         "speicher",
         "zeit",
@@ -301,7 +316,9 @@ def _take(
     glued = line[end : end + 1].isdigit() or (start and line[start - 1] in "-/$")
     if glued and (line[end : end + 1] not in "=: " or line[start - 1] == "$"):
         return end  # `gpu0`, a path, the name of an option or variable
-    after = _AFTER.match(line, end)
+    of_memory = any(row.kind in ("memory", "used of memory") for row in rows)
+    per = _PER.match(line, end) if of_memory else None
+    after = _AFTER.match(line, per.end() if per else end)
     assert after  # it matches nothing, too
     unit = (after[1] or "").lower()
     separator = _SEPARATOR.match(line, after.end())
@@ -341,7 +358,8 @@ def _take(
             if key != "id" and not re.match(r"[ \t:=]*[<#]?\d{3,}", line[end:]) and "<" not in gap:
                 continue
         plain = replace(row, unit="") if strict else row
-        ended = _see_value(plain, key, line, separator.end(), unit, start, drafts)
+        each = f"/{per[1].lower()}" if per else ""
+        ended = _see_value(plain, key, line, separator.end(), unit, start, drafts, each)
         if ended is not None:
             return ended
     if alone and below and at_begin:  # LSF's RUNLIMIT has its value on the next line
@@ -425,6 +443,8 @@ def _subject(before: str) -> str:
 _ASKED: Final = re.compile(
     r"\b(?:request(?:ed)?|resource_list|limits?|asked|reserved|allocated)\b|#PBS|#\$| -l ", re.I
 )
+_USED: Final = re.compile(r"\b(?:used?|usage|utili[sz]ed|max\w*|peak)\b", re.IGNORECASE)
+_REQUIREMENT: Final = re.compile(r"\b(?:rusage|select|order)\[[^\]]*$")
 _SECTION: Final = re.compile(
     r"[\W_]*(?:resources?|job)?[ \t]*(?:requested|request|used|usage|limits?|allocated)"
     r"[ \t]*:?[\W_]*$",
@@ -436,19 +456,32 @@ _OWN_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def _see_value(
-    row: Label, key: str, line: str, at: int, unit: str, start: int, drafts: Drafts
+    row: Label,
+    key: str,
+    line: str,
+    at: int,
+    unit: str,
+    start: int,
+    drafts: Drafts,
+    each: str = "",
 ) -> int | None:
-    """Read a value of the label's kind; return the position behind it, None without a value."""
+    """Read a value of the label's kind; return the position behind it, None without a value.
+
+    `each`: what an amount of memory is per, such as `/node`.
+    """
     kind, name = row.kind, row.field
     value: tuple[Any, int] | None = None
     if kind in ("id", "bare id"):
         return _see_id(line, at, row, drafts)
     if kind in ("used of time", "used of memory"):
+        if _REQUIREMENT.search(line[:start]):
+            return None  # of each slot or host, and in units that the site chose
         asked = "cput" not in line and bool(_ASKED.search(line[:start]) or drafts.of_request)
         if kind == "used of time":
             name, kind = ("limit_s" if asked else "elapsed_s"), "duration"
         else:
-            name, kind = ("memory_asked_mib" if asked else "memory_mib"), "memory"
+            held = bool(each) and not _USED.search(line[:at])  # `Memory per node: 64 GB`
+            name, kind = ("memory_asked_mib" if asked or held else "memory_mib"), "memory"
         weight = 1
     else:
         weight = row.weight
@@ -477,6 +510,15 @@ def _see_value(
         found = re.compile(r"(?:is |was )?(-?\d{1,5})(?::(\d{1,3}))?").match(line, at)
         if found:
             value = ((int(found[1]), int(found[2] or 0)), found.end())
+    elif kind == "bare number":
+        found = re.compile(r"(\d{1,12})(?![\w.:%]|\s?[KMGTP]i?B)").match(line, at)
+        value = (float(found[1]), found.end()) if found else None
+    elif kind == "task":
+        _see_task(line, at, drafts)
+        return None
+    elif kind == "hosts":
+        found = re.compile(r"[\w./+*,-]{1,20000}").match(line, at)
+        value = (found[0], found.end()) if found else None
     elif kind in ("tres", "select"):
         found = re.compile(
             r"[\w:=.,/+*%()-]{1,2000}" if kind == "tres" else r"[\w:=./+*()-]{1,2000}"
@@ -493,9 +535,17 @@ def _see_value(
         if end is not None:
             return end
     if kind == "memory":
-        draft.see(f"{name}.per", line[at : value[1]], weight)
+        draft.see(f"{name}.per", line[at : value[1]] + each, weight)
     draft.see(name, value[0], weight)
     return value[1]
+
+
+def _see_task(line: str, at: int, drafts: Drafts) -> None:
+    """Tell the tasks of an array apart: qacct prints the job's number, and then the task's."""
+    found = re.compile(r"(\d{1,9})\s*$").match(line, at)
+    draft = drafts.current
+    if found and draft and draft.id:
+        drafts.of_task(draft.id.partition(".")[0], found[1])
 
 
 def _see_pair(

@@ -90,7 +90,10 @@ def see_summary(summary: Mapping[str, Any], draft: Draft) -> None:
         draft.see("cores", sum(each or 0 for each in cores), CELL + 1)
     if all(each is not None for each in used):
         draft.see("cpu_s", sum(each or 0 for each in used), CELL + 1)
-        draft.see("nodes_unused", float(sum(not each for each in used)), CELL)
+        # A batch shell leaves seconds: under half a thousandth of the node is nothing.
+        least = [0.0005 * elapsed * (each or 1) for each in cores]
+        idle = sum((each or 0) < few for each, few in zip(used, least, strict=True))
+        draft.see("nodes_unused", float(idle), CELL)
     for name, key in (("memory_mib", "used_memory"), ("memory_asked_mib", "total_memory")):
         amounts = [_figure(node.get(key)) for node in nodes]
         if all(each is not None for each in amounts):
@@ -147,7 +150,7 @@ def column(head: str) -> list[Label]:
     if head.lower() in ("cputime", "cputimeraw"):  # sacct: cores x elapsed, not what was used
         return [Label("core_walltime_s", "duration", "s")]
     key = letters(re.sub(r"\((?:MB|GB|KB|s|h|min|%)\)|%\S*$", "", head))
-    found = _column_index().get(key, [])
+    found = [each for each in _column_index().get(key, []) if each.kind != "hosts"]
     unit = re.search(r"\((MB|GB|KB|s|h|min|%)\)|_(MB|GB|sec|s)$", head)
     if unit and found:
         word = (unit[1] or unit[2]).replace("sec", "s")
@@ -181,9 +184,18 @@ _TELLING: Final = frozenset(
 _LSF_STATES: Final = frozenset(("PEND", "PSUSP", "RUN", "USUSP", "SSUSP"))
 
 
+# CSC's seff has a table of its GPUs below "GPU load", one card a row.
+_CARDS: Final = re.compile(r"\s*(?:Hostname\s+)?GPU Id\s+Mean \(%\)\s")
+
+
 def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
     """Return the table whose header is this line; None if the line is no header."""
     line = lines[number].replace("^|^", "|")
+    if _CARDS.match(line):
+        heads = re.split(r"\s{2,}", line.strip())
+        share = [Label("card_share", "share", "%")]
+        cards = [share if head == "Mean (%)" else [] for head in heads]
+        return TextTable(heads, cards, " ", [found.span() for found in re.finditer(r"\S+", line)])
     if ":" in line.replace("::", "") or "=" in line or len(line) > 2000 or len(line) < 8:
         return None
     if line.count("|") >= 2 or (line.count("|") == 1 and "||" not in line):
@@ -240,7 +252,9 @@ def _split(line: str, cut: str) -> list[str]:
     return [cell.strip() for cell in line.removesuffix("|").split("|")]
 
 
-_GLUE: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]i?B|min|h|hours?|s|sec|days?)\b)")
+_GLUE: Final = re.compile(
+    r"(?<=\d) (?=(?:[KMGTP]i?B|[KMGT]?bytes|min|minutes?|h|hours?|s|sec|seconds?|days?)\b)"
+)
 _BY: Final = re.compile(r"\bCANCELLED by \d+|\bCANCELLED BY \w+")
 
 
@@ -333,6 +347,7 @@ def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[s
         if _DASHES.match(line):
             if table:
                 left[number] = ""
+                table = None if _CARDS.match(lines[begun]) else table
             continue
         if table and table.cut == " " and not table.dashed and line.count("|") > 2:
             table = None
@@ -420,6 +435,8 @@ def _row_values(table: TextTable, cells: Sequence[str]) -> dict[str, Any]:
         values["printed_time_efficiency" if time else "printed_memory_efficiency"] = values.pop(
             "percent_used"
         )
+    if (nodes := values.pop("nodes_or_name", None)) and nodes <= values.get("cores", 0):
+        values["nodes"] = nodes  # a number below "Node" may be a node's name
     if "efficiency_of" in values:
         gpu = any("gpu" in head for head in heads)
         values["gpu_efficiency" if gpu else "printed_efficiency"] = values.pop("efficiency_of")
@@ -560,6 +577,9 @@ def _step(job_id: str) -> tuple[str, str]:
 def see_nameless(values: Mapping[str, Any], drafts: Drafts) -> None:
     """Read a row without an id into the job whose text surrounds the table."""
     draft = drafts.here()
+    if "card_share" in values:
+        draft.values.setdefault("card_shares", []).append(values["card_share"])
+        return
     if draft.id and "jobs" in values:
         draft = drafts.fresh()
     _see_row(values, draft)

@@ -19,6 +19,7 @@ from hpcncf import cli
 from hpcncf.explain.conclude import NextRequest, common_step, conclude
 from hpcncf.explain.dialects import _inferred
 from hpcncf.explain.fields import JobFields
+from hpcncf.explain.moments import elapsed_between
 from hpcncf.explain.read import read_text, read_with_problems
 from hpcncf.explain.units import duration, mebibytes, plain_numbers
 
@@ -499,6 +500,76 @@ def test_times_are_read_in_each_form(text: str, seconds: float | None) -> None:
 )
 def test_numbers_of_other_locales_become_plain(text: str, plain: str) -> None:
     assert plain_numbers(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (
+            "Mon Oct  8 17:08:44: Dispatched 16 Task(s) on Host(s) <16*n1>;\n"
+            "Mon Oct  8 19:08:44: Completed <done>.",
+            7200,
+        ),
+        (  # requeued: the last start counts
+            "Mon Oct  8 10:00:00: Dispatched to <n1>;\nMon Oct  8 17:00:00: Dispatched to <n2>;\n"
+            "Mon Oct  8 17:30:00: Completed <exit>.",
+            1800,
+        ),
+        ("Start Time = 11/14/2026 08:07:02\nEnd Time = 11/14/2026 09:07:07", 3605),
+        ("Start Time = 11/30/2026 23:00:00\nEnd Time = 12/01/2026 01:00:00", 7200),
+        ("Start Time = 03/04/2026 08:00:00\nEnd Time = 04/04/2026 08:00:00", None),
+        ("Start: 2026-08-18T11:02:17\nEnd: 2026-08-18T11:26:12", 1435),
+        ("Start: 2026-08-18T11:02:17\nEnd: Unknown", None),
+        ("End: 2026-08-18T11:02:17\nStart: 2026-08-18T11:26:12", None),
+        ("Start: 2026-99-18T11:02:17\nEnd: 2026-99-18T11:26:12", None),
+        (
+            "001 (17.000.000) 12/10 19:00:00 Job executing\n005 (17.000.000) 12/10 19:31:53 Job",
+            1913,
+        ),
+    ],
+)
+def test_start_and_end_give_the_run_time(text: str, seconds: float | None) -> None:
+    assert elapsed_between(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cores", "nodes"),
+    [
+        ("n1/0-15+n2/0-15", 32, 2),
+        ("n1/0*28", 28, 1),
+        ("n1/0+n1/1+n2/0", 3, 2),
+        ("n1/0,2,4-7", 6, 1),
+        ("n1+n2", None, 2),
+    ],
+)
+def test_hosts_give_cores_and_nodes(hosts: str, cores: int | None, nodes: int) -> None:
+    (job,) = read_text(f"PBS Job Id: 7.s\nExec host: {hosts}\nresources_used.walltime=01:00:00\n")
+    assert (job.cores, job.nodes) == (cores, nodes)
+
+
+@pytest.mark.parametrize(
+    ("line", "used", "asked"),
+    [
+        ("Memory per node: 4 GB", None, 8192),
+        ("Max memory usage per node: 3 GB", 3072, None),
+        ("Requested memory per core: 1 GB", None, 16384),
+        ("Total memory reserved: 8G", None, 8192),
+        ('#BSUB -R "rusage[mem=60G]"', None, None),
+        ("Max memory per core: 1 GB", None, None),
+    ],
+)
+def test_memory_per_node_or_core_becomes_that_of_the_job(
+    line: str, used: float | None, asked: float | None
+) -> None:
+    (job,) = read_text(f"Job ID: 7\nNodes: 2\nCores: 16\nElapsed: 01:00:00\n{line}\n")
+    assert (job.memory_mib, job.memory_asked_mib) == (used, asked)
+
+
+def test_slurm_job_is_next_submitted_as_it_is() -> None:
+    """Where nothing is known of the inside, the script needs no change to learn it."""
+    job = JobFields("seff", "7", "COMPLETED", cores=4, cpu_s=3600.0, elapsed_s=3600.0)
+    assert conclude(job).next_step == "hpcncf sbatch job.sh"
+    assert conclude(replace(job, source="LSF")).next_step == "hpcncf run -- COMMAND"
 
 
 LINES = sorted({line for text in TEXTS.values() for line in text.splitlines()})
