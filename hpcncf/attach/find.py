@@ -144,12 +144,16 @@ def user_name(user: int) -> str:
 def python_version(pid: int) -> str | None:
     """Return `3.11` for a process that runs Python, by its program's name or its libraries.
 
-    None for other programs, and if neither may be read.
+    An empty text if only its command line may be read, and that names Python without a version;
+    None for other programs.
     """
     try:
-        name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115, PTH119
+        path = os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
     except OSError:
-        return None
+        path = procfs.command(pid).partition(b"\0")[0].decode(errors="replace")
+        if re.fullmatch(r"python3?", os.path.basename(path)):  # noqa: PTH119
+            return ""
+    name = os.path.basename(path)  # noqa: PTH119
     if match := PYTHON.fullmatch(name):
         return match[1]
     maps = procfs.read_file(f"/proc/{pid}/maps")

@@ -128,18 +128,18 @@ class Watch:
         `meanwhile` is called once between two looks. Ctrl-C ends the watch early.
         """
         try:
-            while self._ended_s is None and (left := seconds - self._at_s()) > 0:
+            while self._ended_s is None and (left := seconds - self.at_s()) > 0:
                 time.sleep(min(INTERVAL_S, left))
                 meanwhile()
                 self._look(self._tree.sample())
         except KeyboardInterrupt:
             pass
 
-    def _at_s(self) -> float:
+    def at_s(self) -> float:
         return time.monotonic() - self._began_s
 
     def _look(self, sample: Sample, closely: bool = False) -> None:
-        at_s, self.sample = self._at_s(), sample
+        at_s, self.sample = self.at_s(), sample
         stats = self._tree.stats()
         if not any(stat.state not in ENDED for stat in stats.values()):
             self._ended_s = at_s
@@ -212,7 +212,9 @@ class Watch:
     def busiest(self, most: int) -> list[int]:
         """Return the Python processes of the tree so far, those with the most CPU time first."""
         living = set(self.sample.pids)
-        found = [pid for pid, one in self._processes.items() if one.python and pid in living]
+        found = [
+            pid for pid, one in self._processes.items() if one.python is not None and pid in living
+        ]
         return sorted(found, key=lambda pid: -self._spent_s(pid))[:most]
 
     def _spent_s(self, pid: int) -> float:
@@ -221,7 +223,7 @@ class Watch:
     def result(self) -> dict[str, Any]:
         """Return all figures as JSON has them."""
         self._look(self._tree.sample(), closely=True)
-        elapsed_s = self._at_s() if self._ended_s is None else self._ended_s
+        elapsed_s = self.at_s() if self._ended_s is None else self._ended_s
         spent, before = self._tree.spent(), self._before
         self._windows.append(self._node.sample(self.sample))
         self._samples.append((elapsed_s, self.sample.cpu_s))
@@ -268,8 +270,8 @@ class Watch:
                 "swap_peak_mib": self._tree.swapped_mib() if procfs.has_swap() else 0.0,
             },
             "io": {
-                "read_mib": max(0, spent.read_bytes - before.read_bytes) / 2**20,
-                "write_mib": max(0, spent.write_bytes - before.write_bytes) / 2**20,
+                "read_mib": self._stored_mib(spent.read_bytes - before.read_bytes),
+                "write_mib": self._stored_mib(spent.write_bytes - before.write_bytes),
                 "pressure_s": back.io_s,
                 "blocked_s": self._blocked.total_s,
             },
@@ -282,6 +284,12 @@ class Watch:
             "notes": self._notes(),
             "observer_cpu_s": time.process_time(),
         }
+
+    def _stored_mib(self, moved_bytes: int) -> float | None:
+        """Return MiB read from or written to storage; None if no process's account may be read."""
+        if all(one.called_from is None for one in self._processes.values()):
+            return None
+        return max(0, moved_bytes) / 2**20
 
     def _variables(self) -> dict[str, str]:
         own = find.environment(self.main)
@@ -330,16 +338,21 @@ class Watch:
     def _unseen(self, ready: Iterable[float]) -> list[str]:
         """Say what could not be seen, one sentence each, and what would allow it."""
         found = []
-        others = {
+        hidden = {
             one.user
             for one in self._processes.values()
-            if one.called_from is None and one.user is not None
+            if one.called_from is None and not set(one.states) <= set(ENDED)
         }
-        if others and os.geteuid() != 0:
-            names = ", ".join(find.user_name(each) for each in sorted(others))
+        if others := sorted(user for user in hidden if user not in (None, os.geteuid())):
+            names = ", ".join(find.user_name(each) for each in others if each is not None)
             found.append(
                 f"files, storage and environment: the program belongs to {names}; that user, or "
                 "root, can see them"
+            )
+        elif hidden:
+            found.append(
+                "files, storage and environment: the program has more rights than this command, "
+                "as in a container without --cap-add=SYS_PTRACE; root of the machine can see them"
             )
         if not list(ready):
             found.append(

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.attach import find
+    from hpcncf.attach.observe import Observation
     from hpcncf.attach.watch import Watch
 
     if not 1 <= args.seconds <= LONGEST_S:
@@ -52,17 +53,18 @@ def run(args: argparse.Namespace) -> int:
         watch = Watch([pid])
     except find.CannotWatch as error:
         raise UsageError(f"attach: {error}") from None
-    watch.run(args.seconds)
-    return _show([watch.result()], f"process {pid}", args.json)
+    raw = Observation(watch).run(args.seconds)
+    return _show([raw], f"process {pid}", args.json)
 
 
 def _show(raws: Sequence[dict[str, Any]], what: str, as_json: bool) -> int:
     """Print the page of one or more nodes, or the same as JSON."""
     from hpcncf.attach.as_records import records
+    from hpcncf.attach.sampled import profiles
     from hpcncf.cli import attach_page
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, conclusion
 
-    ranks, nodes = records(raws)
+    ranks, nodes = records(raws, programs={raw["node"]: profiles(raw) for raw in raws})
     unseen = list(dict.fromkeys(each for raw in raws for each in raw["unseen"]))
     if as_json:
         plain: dict[str, Any] = {

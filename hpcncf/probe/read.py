@@ -72,8 +72,14 @@ def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
             seen.append((raw, profile(raw)))
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
             problems.append(f"{path.name}: not readable: {type(error).__name__}: {error}")
-    workers = [each for _, each in seen if each.is_worker]
-    programs = [each for _, each in seen if not each.is_worker]
+    return working(each for _, each in seen), problems
+
+
+def working(seen: Iterable[ProgramProfile]) -> list[ProgramProfile]:
+    """Choose the profiles of processes that did the work, as `read_profiles` describes it."""
+    profiles = list(seen)
+    workers = [each for each in profiles if each.is_worker]
+    programs = [each for each in profiles if not each.is_worker]
     stepped = [each for each in programs if each.steps]
     if not stepped:
         longest = max((each.cpu_s for each in programs), default=0.0)
@@ -84,7 +90,7 @@ def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
         ]
     stepped.sort(key=lambda each: (each.rank, -each.elapsed_s))
     workers.sort(key=lambda each: -each.elapsed_s)
-    return [*stepped, *workers[: max(1, len(stepped))]], problems
+    return [*stepped, *workers[: max(1, len(stepped))]]
 
 
 def take_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
@@ -199,6 +205,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
             for remedy, applied, to, count in raw.get("remedies", [])
         ],
         complete=raw["final"],
+        from_outside=raw.get("from_outside", False),
         problems=list(raw["problems"]),
     )
 

@@ -551,6 +551,8 @@ class ProgramProfile(RecordPart):
     """None if nothing was asked for."""
     complete: bool
     """Whether the program wrote it at its end; else it is of some seconds before."""
+    from_outside: bool = False
+    """Whether it was sampled from outside, for some seconds: steps were not counted then."""
     problems: list[LongText]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from hpcncf.attach import lines
+from hpcncf.attach.sampled import place
 from hpcncf.attach.watch import Watch
 from hpcncf.cli import main
 from hpcncf.monitor import procfs
@@ -23,6 +27,20 @@ from hpcncf.monitor import procfs
 pytestmark = pytest.mark.alone
 
 SPIN = "while True: sum(range(1000))"
+PROGRAM = """
+import time
+def waits():
+    time.sleep(0.02)
+def computes():
+    end = time.thread_time() + 0.02
+    while time.thread_time() < end: pass
+while True:
+    waits()
+    computes()
+"""
+ROOT = Path(__file__).parents[2]
+USER = "/home/u/train.py"
+TORCH = "/home/u/env/lib/python3.12/site-packages/torch"
 
 
 @contextmanager
@@ -147,7 +165,7 @@ def test_page_has_cores_processes_and_conclusion(capsys: pytest.CaptureFixture[s
     page = capsys.readouterr().out
     assert page.startswith(f"hpcncf attach: process {process.pid}, ")
     assert "allocated, " in page
-    assert f"{process.pid}   0.00        1     0%     0%   100%" in page
+    assert re.search(rf"^ +{process.pid} +0\.0\d +1 +\d% +\d% +(9\d|100)%", page, re.M), page
     assert all(len(line) <= 80 for line in page.splitlines())
 
 
@@ -206,3 +224,112 @@ def test_watching_needs_the_standard_library_alone() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(out.stdout.split()) <= {"hpcncf", *sys.stdlib_module_names}
+
+
+@pytest.mark.skipif(lines.find_program() is None, reason="needs py-spy")
+def test_lines_are_seen_while_the_program_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with program(PROGRAM) as process:
+        assert main(["attach", str(process.pid), "--seconds", "2", "--json"]) == 0
+        assert process.poll() is None
+        assert state(process.pid) in "RS"
+    found = json.loads(capsys.readouterr().out)
+    (profile,) = found["rank"]["program"]
+    assert found["not_seen"] == []
+    assert profile["from_outside"]
+    assert profile["phases"]["loop"]["seconds"] == pytest.approx(2.0, abs=1.0)
+    shares = {line["function"]: line["share"] for line in profile["lines"]}
+    assert shares["computes"] > 0.25
+    assert shares["waits"] > 0.25
+    assert 0.2 < profile["phases"]["loop"]["waiting"] < 0.8
+
+
+def without_right(*words: str, user: int | None = None) -> str:
+    """What a Python command prints that may not look into the processes of this user."""
+    drop = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    drop = ["setpriv", f"--reuid={user}", "--clear-groups"] if user else drop
+    out = subprocess.run([*drop, *words], capture_output=True, text=True, check=True)
+    return out.stdout
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv"
+)
+
+
+@needs_root
+def test_without_the_right_to_look_inside_the_rest_is_shown() -> None:
+    with program(SPIN) as process:
+        words = ["attach", str(process.pid), "--seconds", "1", "--json"]
+        found = json.loads(without_right(sys.executable, "-m", "hpcncf", *words))
+        assert process.poll() is None
+    assert found["rank"]["cpu"]["user_s"] > 0.1
+    assert found["rank"]["io"]["read_mib"] is None
+    first, *others = found["not_seen"]
+    assert first.startswith("files, storage and environment: the program has more rights")
+    if lines.find_program():
+        (second,) = others
+        assert second.startswith(f"lines of code of process {process.pid}: reading its memory is")
+        assert "SYS_PTRACE" in second
+
+
+@needs_root
+def test_program_of_another_user_shows_its_cores(tmp_path: Path) -> None:
+    """As a user who cannot read this checkout: by the modules alone, in one archive."""
+    tmp_path.chmod(0o755)
+    code = (
+        "import json, sys\nfrom hpcncf.attach.observe import Observation\n"
+        "from hpcncf.attach.watch import Watch\n"
+        "print(json.dumps(Observation(Watch([int(sys.argv[1])])).run(1)))"
+    )
+    with program(SPIN) as process:
+        words = ["/usr/bin/env", f"PYTHONPATH={ROOT}", "/usr/bin/python3", "-c", code]
+        found = json.loads(without_right(*words, str(process.pid), user=65534))
+    assert found["cpu"]["user_s"] > 0.1
+    assert found["processes"][0]["busiest"][0]["ready_s"] is not None
+    assert any("belongs to root; that user, or root, can see" in each for each in found["unseen"])
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([("f", USER, 3)], ("rest:-", "", [[USER, 3, "f"]], "")),
+        (
+            [
+                *(("train", USER, 9), ("A.__next__", f"{TORCH}/utils/data/dataloader.py", 1)),
+                *(("D.__getitem__", USER, 5), ("<listcomp>", USER, 6)),
+            ],
+            ("input", "", [[USER, 6, "__getitem__"]], ""),
+        ),
+        (
+            [
+                *(("train", USER, 9), ("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1)),
+                *(("Net.forward", USER, 5), ("linear", f"{TORCH}/nn/functional.py", 6)),
+            ],
+            ("rest:-", "forward", [[USER, 5, "forward"]], ""),
+        ),
+        (
+            [("train", USER, 9), ("backward", f"{TORCH}/_tensor.py", 1)],
+            ("backward", "", [[USER, 9, "train"]], "torch backward"),
+        ),
+        (
+            [
+                *(("train", USER, 9), ("wrapper", f"{TORCH}/optim/optimizer.py", 1)),
+                *(("closure", USER, 5), ("Tensor.backward", f"{TORCH}/_tensor.py", 6)),
+            ],
+            ("backward", "", [[USER, 9, "train"], [USER, 5, "closure"]], "torch backward"),
+        ),
+    ],
+)
+def test_stack_has_a_phase_and_the_users_frames(frames: list[Any], expected: Any) -> None:
+    assert place(frames) == expected
+
+
+def test_raw_format_of_py_spy_is_read() -> None:
+    text = (
+        "thread (12): MainThread;<module> (/a b/t.py:7);f (/a b/t.py:3) 5\n"
+        "thread (0x10): Thread-1 (w);w (/a b/t.py:5) 2\nnonsense\n"
+    )
+    assert dict(lines.read_raw(text)) == {
+        (12, (("<module>", "/a b/t.py", 7), ("f", "/a b/t.py", 3))): 5,
+        (16, (("w", "/a b/t.py", 5),)): 2,
+    }

@@ -92,6 +92,8 @@ def _where(program: ObservedProgram) -> list[str]:
             f"{pluralize(max(len(program.ranks), rank.ranks), 'rank')}, after "
             f"{format_duration(rank.startup_s)} of start-up"
         )
+    elif rank.from_outside:
+        head = f"{format_duration(rank.seconds)} seen from outside: steps are not counted"
     else:
         head = f"{format_duration(rank.seconds)} of Python, no training step seen"
     shown = [f"Where the time goes   {head}"]
