@@ -135,8 +135,8 @@ def settings_of(row: Row) -> dict[str, str]:
     names += ["data_key", *sorted(name for name in row if name.startswith(PARAMETER))]
     settings = {name: row.get(name) for name in names if name not in NOT_SPEED}
     settings["remedies"] = row.get("remedies")
-    if row["by_hand"]:
-        settings |= {"command": command_name(row), "cores": row["cores_allocated"]}
+    if typed := command_name(row):
+        settings |= {"command": typed, "cores": row["cores_allocated"]}
     elif not any(name.startswith(PARAMETER) for name in row):  # else it names them once more
         settings["command"] = row.get("command")
     return {name: _text(value) for name, value in settings.items() if value is not None}

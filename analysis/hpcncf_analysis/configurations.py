@@ -55,11 +55,10 @@ MAX_OTHERS_SHARE: Final = 0.1
 
 
 def command_name(row: Row) -> str:
-    """Name that the user gave the command, or the whole command line; empty for a job.
+    """Name that the user gave a typed command, or the whole command line; empty for a job.
 
-    Only commands of equal name do the same work.
-
-    A job's command is one and the same at each of its points: no name.
+    Only commands of equal name do the same work. A job's command is the same at all of its points,
+    and has no name. This is where the analysis tells the two apart.
     """
     if not row["by_hand"]:
         return ""
@@ -98,7 +97,7 @@ def commonest_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, A
 
 def _ordered_settings(row: Row) -> list[str]:
     """Names of a row's settings in the order of a label, a job's parameters last."""
-    settings = [name for name in LABEL_ORDER if name != "command" or row["by_hand"]]
+    settings = [name for name in LABEL_ORDER if name != "command" or command_name(row)]
     return settings + sorted(
         name for name in row if name.startswith(PARAMETER) and name != PARAMETER + SEED
     )
@@ -169,7 +168,7 @@ def format_column_name(column: str) -> str:
 
 def format_shape(row: Row) -> str:
     """Format a run's resources: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
-    if row["by_hand"]:
+    if command_name(row):
         return pluralize(row["cores_allocated"], "core")
     words = [pluralize(row["cpus_per_task"], "core")]
     if row["world_size"] > 1:
@@ -266,18 +265,13 @@ class Configuration:
         return bool(self.rows[0]["workload"] == "command")
 
     @property
-    def by_hand(self) -> bool:
-        """Whether `hpcncf run` started this as a command by hand."""
-        return bool(self.rows[0]["by_hand"])
-
-    @property
     def by_time(self) -> bool:
         """Whether speed is in runs per hour, as for a command that counts no instances."""
         return self.is_command and not self.has_speed
 
     @property
     def command(self) -> str:
-        """Name of the command or its whole command line, which the label shortens."""
+        """Name or command line of a typed command, which the label shortens; empty for a job."""
         return command_name(self.rows[0])
 
     @property

@@ -211,7 +211,7 @@ def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
     """
     resources: Row = run.resources.model_dump(mode="json")
     row = resources | {"world_size": run.resources.world_size}
-    if run.by_hand:  # it asked for neither: these are the plan's defaults
+    if run.requested is None:  # these are the plan's defaults
         row |= {"mem_gb": None, "timeout_min": None}
     if run.training is None:
         return row

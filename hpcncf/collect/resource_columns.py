@@ -238,12 +238,13 @@ def columns_gpus(
     all GPUs over the windows within, times its seconds; runs that share a GPU have even parts.
     """
     row: Row = dict.fromkeys(GPUS)
-    shape = run.resources
+    asked = run.requested
     seen = [gpu for node in nodes for gpu in node.gpus or []]
-    count = len(seen) if run.by_hand else shape.gpus_per_node * shape.nodes
+    count = asked.gpus_per_node * asked.nodes if asked else len(seen)
     if count == 0:
         return row
-    row |= {"gpus": count, "gpu_hours": count / shape.runs_per_gpu * elapsed_s / 3600}
+    sharing = run.resources.runs_per_gpu
+    row |= {"gpus": count, "gpu_hours": count / sharing * elapsed_s / 3600}
     if not seen:
         return row
     energy_j = _sum(joules for gpu in seen for joules in gpu.energy_j)
@@ -264,7 +265,7 @@ def columns_gpus(
         "gpu_j_per_epoch": (
             None
             if power_w is None or seconds_per_epoch is None
-            else power_w * seconds_per_epoch / shape.runs_per_gpu
+            else power_w * seconds_per_epoch / sharing
         ),
         "gpu_throttled": throttled[most] if most else None,
         "gpu_throttled_by": most if most and throttled[most] else None,
@@ -349,7 +350,7 @@ def measure(
     """
     if not has_all_ranks(ranks):
         nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
-        nothing |= {"cores_allocated": None if run.by_hand else run.resources.cores}
+        nothing |= {"cores_allocated": run.requested and run.requested.cores}
         return nothing | columns(run, ranks)
     measured = _measured(run, ranks) | {
         "cpu_efficiency_training": efficiency_in_training(ranks, nodes),
@@ -368,7 +369,7 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
     allocated = sum(record.cores.allocated for record in ranks)
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
     memory_mib = memory_peak(ranks)
-    asked = None if run.by_hand else run.resources  # nobody asked Slurm for a plain command
+    asked = run.requested
     return {
         "elapsed_s": elapsed_s,
         "cores_allocated": allocated,

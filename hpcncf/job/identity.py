@@ -111,14 +111,15 @@ def configuration_id(run: Run) -> str:
 
     Runs that differ only in their seed are repeats, too.
     """
-    if isinstance(run.workload, Program) and not run.by_hand:
+    name = run.typed_name
+    if isinstance(run.workload, Program) and name is None:
         parameters = run.parameters | ({SEED: 0} if SEED in run.parameters else {})
         identity = command_identity(run.workload, parameters, run.resources, 0)
         return hash_identity(add_remedies(identity, run.remedies))
     workload: Any = run.workload
-    if run.by_hand:
-        name, workload = run.varied.get("run.command"), {"command": run.words}
-        if name not in (None, shlex.join(run.words)):  # two names are two things to compare
+    if name is not None:
+        workload = {"command": run.words}
+        if name != shlex.join(run.words):  # two names are two things to compare
             workload["name"] = name
     training = run.training and run.training.model_copy(
         update={SEED: Training.model_fields[SEED].default}

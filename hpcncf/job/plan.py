@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -47,10 +48,10 @@ class Run(Settings):
     varied: dict[str, Any]
     """The settings that this job's grid and points vary, and their values here."""
     workload: Workload
-    """`ncf`, or `{"command": [...]}`: with placeholders, unless `by_hand`."""
+    """`ncf`, or `{"command": [...]}`: with placeholders, unless it was typed."""
     by_hand: bool = False
-    """Started by `hpcncf run`: its resources were not requested from Slurm, and it is never
-    resubmitted."""
+    """Whether it is a command that was typed after `hpcncf run`, and no part of a job. Only the
+    properties below ask for it: what they return is the difference."""
     parameters: Parameters = {}  # noqa: RUF012
     """Values of the placeholders of a job file's command."""
     remedies: Remedies = Remedies()
@@ -111,6 +112,33 @@ class Run(Settings):
         return build_command(
             self.workload, placeholder_values(self.parameters, resources, self.repeat)
         )
+
+    @property
+    def typed_name(self) -> str | None:
+        """The name given to a typed command, or else its words; None for a job's run."""
+        if not self.by_hand:
+            return None
+        return str(self.varied.get("run.command") or shlex.join(self.words))
+
+    @property
+    def requested(self) -> Resources | None:
+        """Resources requested for it; None for a typed command, which took what its shell had."""
+        return None if self.by_hand else self.resources
+
+    @property
+    def template(self) -> Workload:
+        """The workload as a job file has it: braces that were typed are no placeholders there."""
+        if not (self.by_hand and isinstance(self.workload, Program)):
+            return self.workload
+        words = [word.replace("{", "{{").replace("}", "}}") for word in self.words]
+        return self.workload.model_copy(update={"command": words})
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """The point of a job file that repeats this run: dotted settings, without the seed."""
+        if self.by_hand:
+            return {"resources.cpus_per_task": self.resources.cpus_per_task}
+        return {key: value for key, value in self.varied.items() if key != "training.seed"}
 
 
 class Plan(Settings):

@@ -114,7 +114,7 @@ def add_command(paths: ResultPaths, run: Run) -> None:
     with writing(paths.folder), locked(paths):
         there = paths.plan.exists()
         plan = read_plan(paths) if there else Plan(job=paths.folder.resolve().name, runs=[])
-        if not all(each.by_hand for each in plan.runs):
+        if any(each.typed_name is None for each in plan.runs):
             raise UsageError(
                 f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
                 "commands or a new one: choose another with --results"

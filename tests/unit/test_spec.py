@@ -232,3 +232,13 @@ def test_a_run_of_an_earlier_plan_was_started_by_hand() -> None:
     run = Run.model_validate(plain)
     assert run.by_hand
     assert run.words == ["echo", "{"]
+
+
+def test_a_typed_command_requests_nothing_and_can_become_a_job() -> None:
+    typed, jobs = planned(["echo", "{", "a b"], 3, None), only(grid={"parameters.lr": [0.2]})
+    assert (typed.requested, jobs.requested) == (None, jobs.resources)
+    assert (typed.typed_name, jobs.typed_name) == ("echo '{' 'a b'", None)
+    assert (typed.point, jobs.point) == ({"resources.cpus_per_task": 3}, {"parameters.lr": 0.2})
+    assert jobs.template == jobs.workload
+    again = only(workload=typed.template.model_dump(), parameters={})
+    assert again.words == typed.words

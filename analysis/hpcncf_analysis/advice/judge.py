@@ -217,7 +217,7 @@ def allocated_gpus(one: Configuration) -> float:
     """Number of GPUs of a run over all nodes; a fraction if runs share a GPU."""
     row = one.rows[0]
     shared = row.get("runs_per_gpu") or 1
-    return 0.0 if one.by_hand else float(row["nodes"] * row["gpus_per_node"] / shared)
+    return float(row["nodes"] * row["gpus_per_node"] / shared)
 
 
 def judge(

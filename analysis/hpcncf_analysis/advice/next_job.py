@@ -19,7 +19,7 @@ from hpcncf.files import write_text
 from hpcncf.job.expand import expand_job
 from hpcncf.job.load import apply_override
 from hpcncf.job.plan import Run
-from hpcncf.job.spec import JobSpec, Program, Resources
+from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import JobDumper
 from hpcncf.slurm.batch_script import RunSource, directives, plain_script
@@ -102,10 +102,10 @@ def judge_job(
 ) -> Judgement | None:
     """Judge the configurations of a planned job; None if they cannot be compared.
 
-    That is so if nothing was measured, if commands started by hand differ, or for trials of
+    That is so if nothing was measured, if typed commands differ, or for trials of
     hpcncf tune, which end before their work is done.
     """
-    if len({one.command for one in configurations if one.by_hand}) > 1 or planned.of_trials:
+    if len({one.command for one in configurations if one.command}) > 1 or planned.of_trials:
         return None
     outcomes = measured_remedies(configurations, planned, diagnoses)
     efficiency = planned.site.min_cpu_efficiency
@@ -143,14 +143,10 @@ def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | No
     """
     training = run.training.model_copy(update={"max_steps": None}) if run.training else None
     sections = {"data": run.data, "model": run.model, "training": training}
-    workload: Any = run.workload
-    if isinstance(workload, Program) and run.by_hand:  # braces were typed, and are no placeholders
-        words = [word.replace("{", "{{").replace("}", "}}") for word in run.words]
-        workload = workload.model_copy(update={"command": words})
     return JobSpec.model_validate(
         {
             "name": name,
-            "workload": workload,
+            "workload": run.template,
             "parameters": run.parameters,
             "remedies": run.remedies,
             "resources": resources,
@@ -394,11 +390,8 @@ def build_repeat(table: Judgement, planned: PlannedJob) -> Advice | None:
     job = build_next_job(runs[0], runs[0].resources, name, planned.job)
     expected_s, points = 0.0, []
     for row, run in zip(rows, runs, strict=True):
-        point = {key: value for key, value in run.varied.items() if key != "training.seed"}
-        first = row.one.rows[0]
-        if run.by_hand:
-            point = {"resources.cpus_per_task": run.resources.cpus_per_task}
-        elif run.training and run.training.max_steps:
+        point, first = run.point, row.one.rows[0]
+        if run.training and run.training.max_steps:
             times = REPEAT_S / max(first["training_s"], 0.1)
             point["training.max_steps"] = ceil(run.training.max_steps * max(times, 1.0))
         elif run.training and (epoch_s := first["seconds_per_epoch"]):

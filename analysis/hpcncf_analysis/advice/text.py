@@ -207,7 +207,7 @@ def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str
     differ from the commonest value are named.
     """
     row, firsts = one.rows[0], [other.rows[0] for other in among]
-    if one.by_hand:
+    if one.command:
         remedies = f", --with {row['remedies']}" if row.get("remedies") else ""
         return pluralize(one.cores, "core") + remedies
     varying = varying_settings(firsts)

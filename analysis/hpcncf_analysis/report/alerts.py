@@ -131,7 +131,7 @@ def _startup(runs: Sequence[Row]) -> str | None:
 
 
 def _repeats(shown: Sequence[Configuration]) -> str | None:
-    single = sum(len(one.rows) == 1 and not one.by_hand for one in shown)
+    single = sum(len(one.rows) == 1 and not one.command for one in shown)
     if not single:
         return None
     which = "Every configuration" if single == len(shown) else f"{single} of {len(shown)}"
