@@ -23,7 +23,7 @@ from _hpcncf_probe import (
 from _hpcncf_probe import end as end_process
 from _hpcncf_probe.as_json import as_json
 from _hpcncf_probe.lines import MAKE_INTERPRETERS, current_frames
-from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, Clock
+from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, PhaseClock
 
 FORMAT = 1
 SAMPLE_EVERY_S = 0.01
@@ -502,7 +502,7 @@ def listed(stacks):
 
 
 # The files of the clock and of its turns.
-TURNS = frozenset((Clock.turn.__code__.co_filename, torch_phases.install.__code__.co_filename))
+TURNS = frozenset((PhaseClock.turn.__code__.co_filename, torch_phases.install.__code__.co_filename))
 # Of a frame: what is read, and the way to the one around it.
 READ = attrgetter("f_code", "f_lineno", "f_lasti", "f_globals")
 BACK = repeat("f_back")

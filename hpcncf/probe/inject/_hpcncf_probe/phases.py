@@ -181,7 +181,7 @@ def optimizer_number(optimizer):
 
 
 class Clocks(dict):
-    """Thread ident -> Clock, made when first asked for."""
+    """Thread ident -> its clock, made when first asked for."""
 
     def __missing__(self, ident):
         clock = self[ident] = PhaseClock(ident)

@@ -9,7 +9,7 @@ import sys
 from _thread import get_ident
 
 from _hpcncf_probe import cuda_events, step_facts, tables
-from _hpcncf_probe.phases import CLOCKS, NAME, Clock, optimizer_number
+from _hpcncf_probe.phases import CLOCKS, NAME, PhaseClock, optimizer_number
 from _hpcncf_probe.seams import PASSED, hide, observe_calls
 
 LOADERS = []
@@ -112,7 +112,7 @@ def observe_tracing(module):
     TRACED[0] |= not observe_calls(kind.__init__, noted)
 
 
-def _time_calls(function, phase, compiling, begin=Clock.push):
+def _time_calls(function, phase, compiling, begin=PhaseClock.push):
     """`begin` opens the phase, and gives its depth; None: this call is not timed."""
     looks = begin in (_begin_engine, _begin_backward)
 
