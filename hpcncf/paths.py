@@ -152,10 +152,6 @@ class ResultPaths:
     """Locked by whoever changes plan or submissions; a file, since NFS locks no folders."""
     submissions = _Inside("submissions")
 
-    def code(self, submission: Path) -> Path:
-        """The submission's copy of the code; only its submitter may read it."""
-        return submission.with_suffix(".code")
-
     functions = _Inside("functions")
     """Functions that `hpcncf.submit` was called with, pickled."""
     snapshots = _Inside("code")

@@ -22,12 +22,19 @@ OPTIONS: Final = {
 }
 """Command and option -> what to use instead."""
 
-_CLUSTER = "use --cluster local, or `python -m hpcncf.worker JOB.yaml` for one run"
+_CLUSTER: Final = "use --cluster local, or `python -m hpcncf.worker JOB.yaml` for one run"
 OPTION_VALUES: Final = {
     ("submit", "--cluster", "debug"): _CLUSTER,
     ("retry", "--cluster", "debug"): _CLUSTER,
 }
 """Command, option and value -> what to use instead."""
+
+
+def describe_removed_cluster(name: str) -> str | None:
+    """The sentence for a cluster of `hpcncf.submit` that is gone; None if it is not one."""
+    if name != "debug":
+        return None
+    return f'cluster="debug" is gone since {SINCE}: call the function itself, or use "local"'
 
 
 def describe_removed_verb(verb: str) -> str:

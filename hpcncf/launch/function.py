@@ -125,6 +125,7 @@ def submit(
     yours that it imports. Raises UsageError for settings that no job file could have,
     HpcncfError if the cluster refuses.
     """
+    where = launch.choose_cluster(cluster)
     grid = {key: _values(key, values) for key, values in (grid or {}).items()}
     spelled = getattr(function, "__name__", type(function).__name__)
     title = name or re.sub(r"[^A-Za-z0-9._-]", "-", spelled).strip("-.") or "function"
@@ -158,7 +159,6 @@ def submit(
     }
     job = validate_settings(JobSpec, plain, "hpcncf.submit")
     plan = expand_job(job)
-    where = launch.choose_cluster(cluster)
     limits = launch.limits_of(job, where)
     launch.check(plan.active(), where, limits)
     plan = record_plan(paths, job, plan)
@@ -166,8 +166,6 @@ def submit(
     for each in launched.not_submitted:
         if each.why != "active":
             print(f"hpcncf: run {each.run.id} not submitted: {each.reason}", file=sys.stderr)
-    if where == "debug":
-        launch.debug(paths, launched.runs, again=False)
     runs = plan.active()  # in random order, so that drift of the machine spreads over all points
     runs.sort(key=lambda run: [*(grid[key].index(run.parameters[key]) for key in grid), run.repeat])
     return [Future(run.id, run.parameters, paths.folder) for run in runs]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from hpcncf.data import manifest
 from hpcncf.errors import HpcncfError, UsageError
@@ -24,6 +22,7 @@ from hpcncf.records.code_version import record_code
 from hpcncf.records.plan_file import locked, write_plan, writing
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions
+from hpcncf.removed import describe_removed_cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import load_site
 from hpcncf.state import status
@@ -69,8 +68,13 @@ class Launched:
 def choose_cluster(requested: Literal["auto"] | Cluster) -> Cluster:
     """Choose the cluster for a submission: `auto` is Slurm where it is installed, else local.
 
-    Raises UsageError if Slurm is requested and not installed.
+    Raises UsageError if Slurm is requested and not installed, or if there is no such cluster.
     """
+    if requested not in ("auto", *get_args(Cluster)):
+        raise UsageError(
+            describe_removed_cluster(requested)
+            or f"cluster: expected auto, local or slurm, came {requested!r}"
+        )
     has_slurm = shutil.which("sbatch") is not None
     if requested == "slurm" and not has_slurm:
         raise UsageError("--cluster slurm: no sbatch on this machine; local runs jobs here")
@@ -82,7 +86,8 @@ def choose_cluster(requested: Literal["auto"] | Cluster) -> Cluster:
 def last_cluster(paths: ResultPaths) -> Literal["auto"] | Cluster:
     """Return the cluster of the last submission; `auto` if there is none."""
     submissions = read_submissions(paths).submissions
-    return submissions[-1].cluster if submissions else "auto"
+    cluster = submissions[-1].cluster if submissions else "auto"
+    return "auto" if cluster == "debug" else cluster
 
 
 def limits_of(job: JobSpec, cluster: Cluster, ask: bool = True) -> Limits | None:
@@ -173,7 +178,7 @@ def submit(
             over = {run_id: attempts[run_id] for run_id in ids if attempts[run_id]}
             reruns = again or not owed.isdisjoint(ids)
             file = begin(paths, cluster, ids, reruns, over, report, refused)
-            save_code_version(paths, file, runs)
+            save_code_version(file, runs)
             if job.code == "snapshot":
                 runs = snapshot_code(paths, job, runs, retry)
                 copied = {run.id: run for run in runs}
@@ -220,11 +225,11 @@ def not_submittable(
     ]
 
 
-def save_code_version(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
+def save_code_version(file: Path, runs: list[Run]) -> None:
     """Record in the submission file which version of the code its runs would run now."""
     program = runs[0].workload
     folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
-    code = record_code(paths.code(file), folder)
+    code = record_code(folder)
     submission = read_record(file, Submission)
     write_record(file, submission.model_copy(update={"code": code}))
 
@@ -243,11 +248,6 @@ def find_refusals(
             continue
         if cluster == "slurm":
             reasons[asked] = limits.refusal(asked) if limits else None
-        elif cluster == "debug" and asked.world_size > 1:
-            reasons[asked] = (
-                f"has {asked.world_size} ranks, and --cluster debug runs one, in this process, for "
-                "a debugger to follow. Use --cluster local"
-            )
         else:
             reasons[asked] = machine.refusal(run)
     refused = {run.id: reason for run in runs if (reason := reasons[run.resources])}
@@ -283,33 +283,12 @@ def _send(
     paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path, limits: Limits | None
 ) -> Delivery:
     """Send the runs to the cluster; if that fails, record the error in the submission file."""
-    submission = read_record(file, Submission)
     try:
         if limits:  # the cluster is Slurm
             return send_arrays(paths, job, limits.site, runs, file)
-        if submission.cluster == "local":
-            machine.start(paths, file)
-        else:
-            write_record(file, machine.add_queue_process(submission, os.getpid()))
+        machine.start(paths, file)
     except HpcncfError as error:
         update = {"error": str(error)}
         write_record(file, read_record(file, Submission).model_copy(update=update))
         raise
     return Delivery([])
-
-
-def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:
-    """Run the ranks of all runs in turn in this process, where a debugger can follow.
-
-    It returns the exit codes.
-    """
-    from hpcncf.worker.rank import work
-
-    os.environ["HPCNCF_LAUNCHED_BY"] = "debug"
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    try:
-        return [work(paths.folder, run.id, again) for run in runs]
-    finally:
-        # A rank that runs a command blocks what it passes on, and this process goes on.
-        signal.sigtimedwait([signal.SIGALRM], 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

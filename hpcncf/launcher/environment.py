@@ -49,7 +49,7 @@ def per_node(compressed: str) -> list[int]:
     return found
 
 
-LaunchedBy = Literal["local", "slurm", "torchrun", "run", "debug", "train"]
+LaunchedBy = Literal["local", "slurm", "torchrun", "run", "train"]
 
 FIRST_PORT: Final = 12000
 PORTS: Final = 20000

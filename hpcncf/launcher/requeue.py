@@ -32,7 +32,7 @@ class RequeueDecision:
 
 
 def in_slurm_job(env: Mapping[str, str]) -> bool:
-    return "SLURM_JOB_ID" in env and launched_by(env) not in ("local", "debug")
+    return "SLURM_JOB_ID" in env and launched_by(env) != "local"
 
 
 def decide_requeue(

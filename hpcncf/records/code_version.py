@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from hpcncf.records.schema import RecordPart
 
@@ -91,7 +91,7 @@ def checkout(folder: Path) -> Checkout:
     return Checkout(head, None if changes is None else bool(changes))
 
 
-# More than this of changes is data in a checkout, not code: it is neither kept nor compared.
+# More than this of changes is data in a checkout, not code: it is not compared.
 MOST_DIFF: Final = 5_000_000
 MOST_UNTRACKED: Final = 1000
 PACKAGE: Final = Path(__file__).parents[1]
@@ -118,54 +118,30 @@ class Code(RecordPart):
     dirty: bool | None
     """Whether tracked files differed from the commit."""
     sha256: str | None
-    """hpcncf: of its source files. A checkout: of commit, changes and untracked code files. None:
-    it cannot be compared."""
-    diff: str | None
-    """The file in the submission's `.code` folder that holds the changes; None: there are none, or
-    they are too large to keep."""
-    untracked: list[str]
-    """Files that git does not know and does not ignore, by name; their content is not kept."""
+    """Hash of the tree. hpcncf: of its source files. A checkout: of the commit's tree, changes and
+    untracked code files. None: it cannot be compared."""
 
 
-def record_code(kept: Path, folder: Path) -> list[Code]:
-    """hpcncf's code, and that of the checkout around `folder`; changes are written below `kept`.
-
-    The diff may hold what its author would not show: only the submitter can read it.
-    """
-    package, root = _root(PACKAGE), _root(folder)
-    found = [_describe("hpcncf", PACKAGE, package, kept)]
+def record_code(folder: Path) -> list[Code]:
+    """Describe hpcncf's code, and that of the checkout around `folder`."""
+    package, root = _find_root(PACKAGE), _find_root(folder)
+    found = [_describe("hpcncf", PACKAGE, hash_sources(PACKAGE))]
     if root is not None and root != package:
-        found.append(_describe("folder", root, root, kept))
+        found.append(_describe("folder", root, hash_tree(root)))
     return found
 
 
-def _root(folder: Path) -> Path | None:
-    """Of the checkout that the folder is in and that does not ignore it."""
+def _find_root(folder: Path) -> Path | None:
+    """Root of the checkout that the folder is in and that does not ignore it."""
     if checkout(folder).commit is None:
         return None
     top = git_text(folder, "rev-parse", "--show-toplevel")
     return Path(top) if top else None
 
 
-def _describe(of: Literal["hpcncf", "folder"], folder: Path, root: Path | None, kept: Path) -> Code:
-    found = _Checkout.at(root) if root else _Checkout(folder, None, None, [])
-    if found.diff:
-        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(kept / f"{of}.diff", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(found.diff)
-    dirty: bool | None = bool(found.diff)
-    if found.diff is None:
-        dirty = checkout(root).dirty if root else None
-    return Code(
-        of=of,
-        folder=str(folder),
-        commit=found.commit,
-        dirty=dirty,
-        sha256=hash_sources(folder) if of == "hpcncf" else found.sha256(),
-        diff=f"{of}.diff" if found.diff else None,
-        untracked=found.untracked[:MOST_UNTRACKED],
-    )
+def _describe(of: Literal["hpcncf", "folder"], folder: Path, sha256: str | None) -> Code:
+    found = checkout(folder)
+    return Code(of=of, folder=str(folder), commit=found.commit, dirty=found.dirty, sha256=sha256)
 
 
 def changed(then: list[Code], checkouts: bool) -> list[str]:
@@ -190,36 +166,22 @@ def _difference(then: Code) -> str:
 def _now(code: Code) -> str | None:
     if code.of == "hpcncf":
         return hash_sources(PACKAGE)
-    return _Checkout.at(Path(code.folder)).sha256()
+    return hash_tree(Path(code.folder))
 
 
-@dataclass(frozen=True)
-class _Checkout:
-    root: Path
-    commit: str | None
-    diff: bytes | None
-    """None: git does not answer, or it is too large."""
-    untracked: list[str]
-
-    @classmethod
-    def at(cls, root: Path) -> Self:
-        listed = git_bytes(root, "ls-files", "--others", "--exclude-standard", "-z") or b""
-        return cls(
-            root,
-            git_text(root, "rev-parse", "HEAD"),
-            git_bytes(root, *DIFF, at_most=MOST_DIFF),
-            [os.fsdecode(name) for name in listed.split(b"\0") if name],
-        )
-
-    def sha256(self) -> str | None:
-        """One number for commit, changes and untracked code; None if git does not answer."""
-        if self.commit is None or self.diff is None:
-            return None
-        digest = hashlib.sha256(self.commit.encode() + self.diff)
-        files = [self.root / name for name in self.untracked if name.endswith(CODE)]
-        for part in _contents(self.root, files[:MOST_UNTRACKED]):
-            digest.update(part)
-        return digest.hexdigest()
+def hash_tree(root: Path) -> str | None:
+    """Hash a checkout: the commit's tree, changes, untracked code; None if git does not answer."""
+    tree = git_bytes(root, "rev-parse", "HEAD^{tree}")
+    changes = git_bytes(root, *DIFF, at_most=MOST_DIFF)
+    listed = git_bytes(root, "ls-files", "--others", "--exclude-standard", "-z")
+    if tree is None or changes is None or listed is None:
+        return None
+    digest = hashlib.sha256(tree + changes)
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    code = [root / name for name in names if name.endswith(CODE)]
+    for part in _contents(root, code[:MOST_UNTRACKED]):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def hash_sources(package: Path) -> str:

@@ -34,7 +34,7 @@ from hpcncf.records.schema import (
     write_record,
 )
 
-Cluster = Literal["local", "slurm", "debug"]
+Cluster = Literal["local", "slurm"]
 State = Literal[
     "planned",
     "pending",
@@ -77,7 +77,8 @@ class Submission(Record):
     """
 
     kind: Literal["submission"] = "submission"
-    cluster: Cluster
+    cluster: Cluster | Literal["debug"]
+    """`debug`: in the submitter's own process, in versions before 0.2.0."""
     user: str
     host: str
     submitted_at: Moment

@@ -1,4 +1,4 @@
-"""The code at a submission: what is kept of it, and that a later edit is noticed."""
+"""The code at a submission is recorded, and a later edit is noticed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import within
 
 from hpcncf.job import load
-from hpcncf.launch.submit import debug, save_code_version
+from hpcncf.launch.submit import save_code_version
 from hpcncf.paths import ResultPaths
 from hpcncf.records import code_version
 from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status
+from hpcncf.worker.rank import work
 
 PACKAGE = Path(code_version.__file__).parents[1]
 
@@ -42,33 +42,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def taken(tmp_path: Path, folder: Path) -> code_version.Code:
-    """The code of the checkout that the folder is in, its changes in `kept`."""
-    shutil.rmtree(tmp_path / "kept", ignore_errors=True)
-    return code_version.record_code(tmp_path / "kept", folder)[-1]
-
-
-def test_changes_are_kept_for_the_submitter_alone(tmp_path: Path, checkout: Path) -> None:
-    """And can be applied again. A clean checkout is its commit, and nothing is kept."""
-    code = taken(tmp_path, checkout)
-    assert (code.of, code.folder, code.dirty) == ("folder", str(checkout), False)
-    assert code.commit == code_version.git_text(checkout, "rev-parse", "HEAD")
-    assert (code.diff, code.untracked) == (None, [])
-    diff = tmp_path / "kept/folder.diff"
-    assert not diff.exists()
-    (checkout / "train.py").write_text("lr = 2\n")
-    (checkout / "model.bin").write_bytes(bytes(range(256)))
-    run_git(checkout, "add", "model.bin")
-    (checkout / "notes.txt").write_text("untracked")
-    code = taken(tmp_path, checkout)
-    assert (code.dirty, code.diff, code.untracked) == (True, "folder.diff", ["notes.txt"])
-    assert [each.stat().st_mode & 0o777 for each in (diff.parent, diff)] == [0o700, 0o600]
-    run_git(checkout, "stash", "-q")
-    run_git(checkout, "apply", str(diff))
-    assert (checkout / "train.py").read_text() == "lr = 2\n"
-    assert (checkout / "model.bin").read_bytes() == bytes(range(256))
-
-
 def test_a_checkout_says_whether_tracked_files_differ(tmp_path: Path, checkout: Path) -> None:
     (checkout / ".gitignore").write_text("ignored/\n")
     (checkout / "ignored").mkdir()
@@ -84,15 +57,18 @@ def test_a_checkout_says_whether_tracked_files_differ(tmp_path: Path, checkout: 
     [
         (lambda folder: (folder / "train.py").write_text("lr = 3\n"), True),
         (lambda folder: (folder / "new.py").write_text("untracked code"), True),
-        (lambda folder: run_git(folder, "commit", "-q", "--allow-empty", "-m", "second"), True),
+        (lambda folder: run_git(folder, "rm", "-q", "train.py"), True),
+        (lambda folder: run_git(folder, "commit", "-q", "--allow-empty", "-m", "second"), False),
         (lambda folder: (folder / "result.json").write_text("no code"), False),
         (lambda folder: os.utime(folder / "train.py"), False),
     ],
 )
 def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
-    tmp_path: Path, checkout: Path, edit: Callable[[Path], None], noticed: bool
+    checkout: Path, edit: Callable[[Path], None], noticed: bool
 ) -> None:
-    then = code_version.record_code(tmp_path / "kept", checkout)
+    then = code_version.record_code(checkout)
+    assert (then[-1].of, then[-1].folder, then[-1].dirty) == ("folder", str(checkout), False)
+    assert then[-1].commit == code_version.git_text(checkout, "rev-parse", "HEAD")
     assert code_version.changed(then, checkouts=True) == []
     edit(checkout)
     seen = code_version.changed(then, checkouts=True)
@@ -107,7 +83,7 @@ def test_our_own_source_is_compared_by_content(tmp_path: Path) -> None:
     with (copy / "site.py").open("a") as source:
         source.write("\n")
     assert code_version.hash_sources(copy) != code_version.hash_sources(PACKAGE / "slurm")
-    (ours,) = code_version.record_code(tmp_path / "kept", tmp_path)  # outside of a checkout
+    (ours,) = code_version.record_code(tmp_path)  # outside of a checkout
     assert (ours.of, code_version.changed([ours], checkouts=False)) == ("hpcncf", [])
     edited = ours.model_copy(update={"sha256": "0" * 64})
     (seen,) = code_version.changed([edited], checkouts=False)
@@ -124,18 +100,18 @@ def test_without_git_the_commit_is_unknown_and_the_source_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (ours,) = code_version.record_code(tmp_path / "kept", Path.cwd())
-    assert (ours.commit, ours.dirty, ours.diff) == (None, None, None)
+    (ours,) = code_version.record_code(Path.cwd())
+    assert (ours.commit, ours.dirty) == (None, None)
     assert ours.sha256 == code_version.hash_sources(PACKAGE)
 
 
-def test_changes_too_large_to_keep_are_not_compared(
-    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+def test_changes_too_large_for_code_are_not_compared(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_version, "MOST_DIFF", 50)
     (checkout / "train.py").write_text("lr = 2\n" * 100)
-    code = taken(tmp_path, checkout)
-    assert (code.diff, code.dirty, code.sha256) == (None, True, None)
+    code = code_version.record_code(checkout)[-1]
+    assert (code.dirty, code.sha256) == (True, None)
     assert code_version.changed([code], checkouts=True) == []
 
 
@@ -150,7 +126,7 @@ def test_a_repository_cannot_make_us_start_a_program(tmp_path: Path, checkout: P
     (checkout / ".git/hooks/post-index-change").write_text(trap.read_text())
     (checkout / ".git/hooks/post-index-change").chmod(0o755)
     (checkout / "train.py").write_text("lr = 2\n")
-    assert taken(tmp_path, checkout).dirty
+    assert code_version.record_code(checkout)[-1].dirty
     assert not (tmp_path / "sprung").exists()
     subprocess.run(["git", "diff", "HEAD"], cwd=checkout, check=False, capture_output=True)
     assert (tmp_path / "sprung").exists(), "the trap works"
@@ -177,14 +153,13 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     job = load.load_job(path)
     paths = ResultPaths(path.parent / "results")
     plan = record_plan(paths, job, load.build_plan(job, path))
-    file = begin(paths, "debug", [plan.runs[0].id], again=False)
-    save_code_version(paths, file, plan.runs)
+    file = begin(paths, "local", [plan.runs[0].id], again=False)
+    save_code_version(file, plan.runs)
     written = read_record(file, Submission)
     assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
     write_record(file, written.model_copy(update={"code": other}))
-    debug(paths, [plan.runs[0]], again=False)
-    assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
+    assert work(paths.folder, plan.runs[0].id, again=False) == 0
     (rank,) = status.states(paths, plan)[0].ranks
     assert [
         text for text in rank.warnings if "changed after this run was submitted: hpcncf" in text

@@ -134,7 +134,6 @@ def test_runs_refused_for_one_reason_share_a_line() -> None:
         ("local", {"tasks_per_node": 4096},
          r"needs 4096 cores.*use [\d.]+\. Use --cluster slurm"),
         ("local", {"gpus_per_node": 99}, r"needs 99 GPUs, and this machine lets you use \d+"),
-        ("debug", {"tasks_per_node": 2}, "has 2 ranks, and --cluster debug runs one"),
     ],
 )  # fmt: skip
 def test_runs_that_this_machine_cannot_take_are_refused(
@@ -160,7 +159,8 @@ def test_more_memory_than_there_is_gives_a_warning_on_this_machine(
     assert "-s resources.mem_gb=N if it needs less, or --cluster slurm" in seen
     assert find_refusals(plan.runs, "local") == {}
     assert find_warnings(plan.runs, "slurm") == []
-    assert submit(paths, job, plan, "debug").notes == [seen]
+    monkeypatch.setattr(machine, "start", lambda *_: None)
+    assert submit(paths, job, plan, "local").notes == [seen]
     assert main(["plan", str(path), "-s", setting]) == 0
     assert seen in capsys.readouterr().err
     side_by_side = run_of(mem_gb=there / 2, runs_per_node=3)
@@ -301,14 +301,15 @@ def test_runs_that_slurm_has_are_not_submitted_again(
 
 
 def test_runs_of_unknown_state_are_submitted_only_if_forced(
-    job_file: JobFile, fake_slurm: FakeSlurm
+    job_file: JobFile, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine, "start", lambda *_: None)
     paths, job, plan = prepared(job_file("repeats: 2\n"))
     submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=False, accounting=False)
     unknown = submit(paths, job, plan, "slurm").left_out("unknown")
     assert [each.run.id for each in unknown] == [run.id for run in plan.runs]
-    assert submit(paths, job, plan, "debug", force=True).left_out("unknown") == []
+    assert submit(paths, job, plan, "local", force=True).left_out("unknown") == []
 
 
 def test_slurm_must_be_installed_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +317,9 @@ def test_slurm_must_be_installed_if_it_is_named(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError, match="no sbatch on this machine"):
         choose_cluster("slurm")
     assert choose_cluster("auto") == "local"
+    unknown: Any = "cloud"
+    with pytest.raises(UsageError, match="cluster: expected auto, local or slurm, came 'cloud'"):
+        choose_cluster(unknown)
 
 
 def test_a_cache_that_cannot_be_written_is_reported_before_the_queue_starts(

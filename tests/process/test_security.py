@@ -27,7 +27,6 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.launch.submit import submit
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
-from hpcncf.records.code_version import record_code
 from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
@@ -275,7 +274,7 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
 def test_slurm_gets_no_secret_of_the_environment_and_files_are_their_users_alone(
     planned: Planned, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batch scripts (a site's `environment`), logs, pickles; the changes in a checkout."""
+    """Batch scripts (a site's `environment`), logs, pickles."""
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     paths, job, plan = planned
     submit(paths, job, plan, "slurm")
@@ -283,7 +282,3 @@ def test_slurm_gets_no_secret_of_the_environment_and_files_are_their_users_alone
     files = [path for path in paths.folder.parent.rglob("*") if path.is_file()]
     assert not [path for path in files if SECRET in path.read_text("latin-1")]
     assert paths.submitit(user()).stat().st_mode & 0o077 == 0
-    kept = [folder for folder in paths.submissions.glob("*.code") if folder.is_dir()]
-    assert all(folder.stat().st_mode & 0o077 == 0 for folder in kept)
-    again = record_code(paths.folder.parent / "again", ROOT)
-    assert bool(kept) is any(code.diff for code in again)

@@ -117,8 +117,8 @@ def test_no_port_is_one_that_the_kernel_gives_away_or_a_service_owns(start: str)
 
 
 def test_who_launched_is_known() -> None:
-    launchers = [{}, TORCHRUN, STEP, STEP | {"HPCNCF_LAUNCHED_BY": "debug"}]
-    assert [launched_by(env) for env in launchers] == ["train", "torchrun", "slurm", "debug"]
+    launchers = [{}, TORCHRUN, STEP, STEP | {"HPCNCF_LAUNCHED_BY": "run"}]
+    assert [launched_by(env) for env in launchers] == ["train", "torchrun", "slurm", "run"]
     with pytest.raises(UsageError, match="expected one of local, slurm"):
         launched_by({"HPCNCF_LAUNCHED_BY": "cron"})
 

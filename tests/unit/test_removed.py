@@ -10,11 +10,15 @@ import make_results
 import pytest
 import yaml
 
+import hpcncf
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
 from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import build_plan, load_job
+from hpcncf.launch.submit import last_cluster
+from hpcncf.paths import ResultPaths
 from hpcncf.records.plan_file import read_plan
+from hpcncf.records.submissions import begin, read_submissions
 from hpcncf.removed import SETTINGS, SITE_SETTINGS, VALUES
 from hpcncf.slurm.site import load_site
 
@@ -120,3 +124,20 @@ def test_removed_site_setting_is_refused_with_its_replacement(
     with pytest.raises(UsageError) as caught:
         load_site(str(path))
     assert str(caught.value) == f"{path}: {name} is gone since 0.2.0: {SITE_SETTINGS[name]}"
+
+
+def test_cluster_debug_of_a_function_is_refused_and_read_from_old_submissions(
+    tmp_path: Path,
+) -> None:
+    gone: Any = "debug"
+    with pytest.raises(UsageError) as caught:
+        hpcncf.submit(len, cluster=gone, results=tmp_path / "results")
+    assert str(caught.value) == (
+        'cluster="debug" is gone since 0.2.0: call the function itself, or use "local"'
+    )
+    assert not list(tmp_path.iterdir())
+    paths = ResultPaths(tmp_path)
+    file = begin(paths, "local", ["a"], again=False)
+    file.write_text(file.read_text().replace('"local"', '"debug"'))
+    assert [each.cluster for each in read_submissions(paths).submissions] == ["debug"]
+    assert last_cluster(paths) == "auto"
