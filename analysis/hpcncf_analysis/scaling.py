@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Any, Final, Literal
 
-from hpcncf.collect.training_columns import unsteady
 from hpcncf.table import Table
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import (
@@ -21,7 +20,6 @@ from hpcncf_analysis.formatting import (
     format_interval,
     format_number,
     format_percent,
-    format_ratio,
     format_score,
 )
 from hpcncf_analysis.quality import is_worse
@@ -86,21 +84,6 @@ def comparison_doubts(shown: Sequence[Configuration]) -> list[str]:
             f"{pluralize(len(unequal), 'speed-up')} compare models of unequal quality, as "
             f"{one.label} (HR@10 {format_score(one.median('hr10'))}) with {base.label} "
             f"({format_score(base.median('hr10'))}): as fast is not as good."
-        )
-    rows = [(one, row) for one in shown for row in one.rows]
-    outliers = [(one, row) for one, row in rows if row.get("outlier") is not None]
-    if outliers:
-        one, row = outliers[0]
-        doubts.append(
-            f"Outliers among the repeats: {pluralize(len(outliers), 'run')}, as {row['run_id']} of "
-            f"{one.label} ({format_ratio(row['outlier'])} the median): marked, and left in the "
-            "medians."
-        )
-    drifting = [row for _, row in rows if "step_drift" in row and unsteady(row)]
-    if drifting:
-        doubts.append(
-            f"{pluralize(len(drifting), 'run')} did not keep one pace, as run "
-            f"{drifting[0]['run_id']}, {unsteady(drifting[0])[0]}: a run's one speed hides that."
         )
     return doubts
 

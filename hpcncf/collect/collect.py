@@ -6,13 +6,12 @@ import csv
 import io
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import mul
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.collect.attempt_table import (
@@ -109,15 +108,6 @@ SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
 KNOWN: Final = re.compile(r"(claim|progress|trial|end|rank-\d+|node-\d+)\.json")
 # Text that a spreadsheet would take for a formula.
 FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
-# Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993): modified z-scores above 3.5. The
-# other factor makes the MAD of normal values their standard deviation: its 0.75 quantile.
-FAR: Final = 3.5
-NORMAL: Final = 0.6745
-# Repeats that agree to a per cent have a tiny MAD: nearer than this to the median is no outlier.
-NEAR: Final = 0.05
-# Of two repeats either may be the odd one.
-FEWEST_REPEATS: Final = 3
-
 COLUMNS: Final[dict[str, list[str]]] = {
     "runs": [
         *IDENTITY,
@@ -134,7 +124,6 @@ COLUMNS: Final[dict[str, list[str]]] = {
         *MEASURED,
         *TOTALS,
         *TRAINED,
-        "outlier",
         "warnings",
     ],
     "attempts": list(ATTEMPT),
@@ -362,7 +351,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
         ranks, nodes = _add(found, paths, state, known, tried)
         if seen and ranks:
             seen(run, ranks, nodes)
-    return replace(found, runs=mark_outliers(found.runs), skipped=[*found.skipped, *known.unread])
+    return replace(found, skipped=[*found.skipped, *known.unread])
 
 
 def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
@@ -457,54 +446,6 @@ def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeR
         else:
             skipped.append(f"{path}: of another run, {record.run_id}")
     return found
-
-
-def mark_outliers(runs: Sequence[Row]) -> list[Row]:
-    """Add `outlier`, and a warning, to runs whose speed is far from that of their repeats.
-
-    `outlier` is the run's value over the median of its repeats, None for all other runs.
-
-    Of commands that report no speed, the elapsed time counts.
-    """
-    grouped: dict[str, list[Row]] = defaultdict(list)
-    for row in runs:
-        if row["state"] == "completed" and not row["retired"]:
-            grouped[row["config"]].append(row)
-    found: dict[str, tuple[float, str]] = {}
-    for repeats in grouped.values():
-        for column, figure in (("instances_per_s", "speed"), ("elapsed_s", "elapsed time")):
-            if all((row.get(column) or 0.0) > 0 for row in repeats):
-                far = outliers({row["run_id"]: row[column] for row in repeats})
-                found |= {run: (times, figure) for run, times in far.items()}
-                break
-    marked = []
-    for row in runs:
-        times, figure = found.get(row["run_id"], (None, ""))
-        warnings = row["warnings"]
-        if times is not None:
-            text = f"an outlier: its {figure} is {times:.2f} times the median of its repeats"
-            warnings = [*warnings, f"{text} (modified z-score beyond {FAR:g})"]
-        marked.append(row | {"outlier": times, "warnings": warnings})
-    return marked
-
-
-def outliers(values: Mapping[str, float]) -> dict[str, float]:
-    """Map the runs whose value is far from the median to their value over the median.
-
-    Values must be above 0.
-
-    Far is a modified z-score, 0.6745 (x - median) / MAD, beyond 3.5 and more than 5 % away. None of
-    fewer than three.
-    """
-    if len(values) < FEWEST_REPEATS:
-        return {}
-    middle = median(values.values())
-    spread = median(abs(value - middle) for value in values.values())
-    return {
-        run: value / middle
-        for run, value in values.items()
-        if NORMAL * abs(value - middle) > FAR * spread and abs(value / middle - 1) > NEAR
-    }
 
 
 def write(found: Collected, paths: ResultPaths) -> list[Path]:

@@ -19,7 +19,6 @@ from hpcncf.collect.training_columns import (
     others_cores,
     ratio,
     training_time,
-    unsteady,
     windows_within,
 )
 from hpcncf.job.plan import Run
@@ -468,7 +467,7 @@ def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
         )
     if len({part.model_sha256 for record in ranks if (part := record.training)}) > 1:
         found.append("the ranks ended with different parameters")
-    return list(dict.fromkeys([*found, *unsteady(figures)]))
+    return list(dict.fromkeys(found))
 
 
 def distinct(values: Iterable[Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Columns of speed, phases, quality and steadiness.
+"""Columns of speed, phases and quality.
 
 Times are those of the run's last attempt alone: the work of an earlier one, perhaps on another
 node, is in its checkpoint but not in this one's speed. Quality is the model's, however trained.
@@ -6,7 +6,7 @@ node, is in its checkpoint but not in this one's speed. Quality is the model's, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import compress
 from operator import add, mul
@@ -23,11 +23,6 @@ Row = dict[str, Any]
 COVERED: Final = 0.9
 # More metrics of a command do not fit a line.
 REPORTS_SHOWN: Final = 5
-# As pyperf calls results unstable whose standard deviation is 10 % of the mean.
-DRIFTED: Final = 0.1
-PAUSED: Final = 0.05
-# Thirds of fewer entries say nothing.
-FEWEST: Final = 9
 
 PHASES_TRAINED: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 SYNC: Final = ("sync_over", "sync_ms_per_step", "sync_bytes_per_step")
@@ -47,8 +42,6 @@ TRAINED: Final = (
     *EVALUATION,
     *(f"{phase}_share" for phase in PHASES_TRAINED),
     *SYNC,
-    "step_drift",
-    "pause_share",
     "parameters",
     "warmup_steps",
     "loss",
@@ -152,56 +145,6 @@ def others_cores(nodes: Sequence[NodeRecord]) -> float | None:
     return sum(known) if known else None
 
 
-def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
-    """Drift of the step time and share of pauses, `step_drift` and `pause_share`.
-
-    Both are those of the rank in which they are furthest from 0; None if too little is known.
-
-    A pause is a step over ten times the median (and over 50 ms); its share is of the counted time.
-    """
-    drifts = [known for part in trained if (known := drift(part)) is not None]
-    pauses = [
-        share
-        for part in trained
-        if (share := ratio(sum(each["seconds"] for each in part.batches.pauses), part.counted_s))
-        is not None
-    ]
-    return {
-        "step_drift": max(drifts, key=abs, default=None),
-        "pause_share": max(pauses, default=None),
-    }
-
-
-def drift(part: TrainingRecord) -> float | None:
-    """Median step time in the last third over that in the first third, minus 1.
-
-    Warm-up steps are left out. None if there are too few steps.
-    """
-    seconds = part.batches.seconds[-(-part.warmup_steps // part.batches.every) :]
-    if len(seconds) < FEWEST:
-        return None
-    third = len(seconds) // 3
-    first = median(seconds[:third])
-    return median(seconds[-third:]) / first - 1 if first > 0 else None
-
-
-def unsteady(row: Mapping[str, Any]) -> list[str]:
-    """List the reasons why one figure cannot describe the run's speed."""
-    drifted, paused = row["step_drift"], row["pause_share"]
-    found = []
-    if drifted is not None and abs(drifted) > DRIFTED:
-        how = "longer" if drifted > 0 else "shorter"
-        found.append(
-            f"unsteady: steps took {abs(drifted):.0%} {how} in the last third than in the first"
-        )
-    if paused is not None and paused > PAUSED:
-        found.append(
-            f"unsteady: {paused:.0%} of the steps' time went to single steps of over ten times the "
-            "median"
-        )
-    return found
-
-
 def figures_trained(
     run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None
 ) -> Row:
@@ -226,7 +169,6 @@ def figures_trained(
         **_evaluation(trained),
         **phase_shares(trained),
         **_sync(trained),
-        **figures_steady(trained),
         "rows_per_step": sum(read) / len(read) if read else None,
         "table_rows": trained[0].table_rows,
         "waiting_s": max(waiting, default=None),

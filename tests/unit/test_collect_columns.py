@@ -1,43 +1,35 @@
-"""Columns of runs.csv: waits, GPUs, steadiness, attempts, and a command's own figures."""
+"""Columns of runs.csv: waits, GPUs, attempts, and a command's own figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import make_results
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from make_results import START
 
 from hpcncf.collect import resource_columns
-from hpcncf.collect.collect import collect, mark_outliers, outliers
+from hpcncf.collect.collect import collect
 from hpcncf.collect.resource_columns import GPUS, WAITS, columns_gpus, columns_waits
 from hpcncf.collect.training_columns import (
     Row,
-    drift,
     efficiency_in_training,
-    figures_steady,
     figures_trained,
     memory_growth,
     others_cores,
-    unsteady,
 )
 from hpcncf.job.plan import Run
-from hpcncf.job.spec import Resources, Training
+from hpcncf.job.spec import Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import (
-    Batches,
     Gpu,
     NodeRecord,
     ProgramProfile,
     Progress,
     RankRecord,
     Reported,
-    TrainingRecord,
     write_record,
 )
 from hpcncf_analysis.diagnosis.from_records import evidence
@@ -218,118 +210,6 @@ def test_what_nvml_did_not_see_throughout_is_not_known(run: Run) -> None:
     none = changed(run, resources=changed(run.resources, gpus_per_node=0))
     row = columns_gpus(none, [gpu_node(none, partly)], 10.0, None, (0.0, 0.0))
     assert row == dict.fromkeys(GPUS)
-
-
-def trained(
-    seconds: Sequence[float], pauses: Sequence[float] = (), warmup: int = 0, every: int = 1
-) -> TrainingRecord:
-    """A rank whose steps took so long; 10 s of counted time."""
-    run = changed(PLAIN_RUN, training=Training())
-    steps = len(seconds) * every
-    seen = [{"epoch": 0, "step": 5, "seconds": each} for each in pauses]
-    times = {"training_s": 10.0, "counted_s": 10.0, "epochs": [], "warmup_steps": warmup}
-    batches = Batches(every=every, seconds=list(seconds), pauses=seen)
-    plain = make_results.training_record(changed(run, repeat=0))
-    return changed(plain, steps=steps, counted_steps=steps - warmup, batches=batches, **times)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "warmup", "every", "drifted"),
-    [
-        ([2, 2, 9, 7, 7, 7, 3, 3, 1], 0, 1, 0.5),  # medians 2 and 3, whatever lies between
-        ([9.0] * 3 + [1.0] * 9, 5, 2, 0.0),  # five warm-up steps lie in the first three entries
-        ([], 0, 1, None),
-        ([1.0] * 8, 0, 1, None),
-        ([0.0] * 9, 0, 1, None),
-    ],
-)
-def test_drift_is_the_last_thirds_median_over_the_firsts(
-    seconds: list[float], warmup: int, every: int, drifted: float | None
-) -> None:
-    assert drift(trained(seconds, warmup=warmup, every=every)) == pytest.approx(drifted)
-
-
-def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_run() -> None:
-    slower, faster = trained([1.0] * 6 + [1.2] * 3), trained([1.0] * 6 + [0.5] * 3, [0.5, 1.5])
-    assert figures_steady([slower, faster]) == {"step_drift": -0.5, "pause_share": 0.2}
-
-
-@pytest.mark.parametrize(
-    ("drift", "pauses", "said"),
-    [
-        (0.25, 0.0, ["unsteady: steps took 25% longer in the last third than in the first"]),
-        (-0.25, 0.0, ["unsteady: steps took 25% shorter in the last third than in the first"]),
-        (
-            0.0,
-            0.2,
-            ["unsteady: 20% of the steps' time went to single steps of over ten times the median"],
-        ),
-        (0.1, 0.05, []),
-        (None, None, []),
-    ],
-)
-def test_an_unsteady_run_says_so(
-    drift: float | None, pauses: float | None, said: list[str]
-) -> None:
-    assert unsteady({"step_drift": drift, "pause_share": pauses}) == said
-
-
-@pytest.mark.parametrize(
-    ("values", "far"),
-    [
-        ([100.0, 101.0, 60.0], {"2": 0.6}),
-        ([100.0, 100.0, 150.0], {"2": 1.5}),
-        ([100.0, 100.1, 104.0], {}),
-        ([1.0, 2.0, 3.0, 4.0, 10.0], {"4": 10 / 3}),  # by hand: 0.6745 x 7 / 1 = 4.7
-        ([1.0, 2.0, 3.0, 4.0, 8.0], {}),  # 3.4
-        ([100.0, 60.0], {}),
-        ([100.0, 120.0, 140.0], {}),
-        ([100.0, 100.0, 100.0], {}),
-    ],
-)
-def test_an_outlier_is_far_by_its_score_and_by_its_share(
-    values: list[float], far: dict[str, float]
-) -> None:
-    """104 is 40 MADs from 100.1, and 4 %: repeats that agree so well have no outlier."""
-    found = outliers({str(at): value for at, value in enumerate(values)})
-    assert found == pytest.approx(far, abs=0.01)
-
-
-@given(st.lists(st.floats(1, 1000), min_size=3, max_size=9), st.sampled_from([0.25, 4.0]))
-def test_another_unit_makes_no_other_outliers(values: list[float], unit: float) -> None:
-    plain = outliers({str(at): value for at, value in enumerate(values)})
-    scaled = outliers({str(at): value * unit for at, value in enumerate(values)})
-    assert len(plain) <= len(values) / 2
-    assert scaled == plain
-
-
-def repeat(run_id: str, speed: float | None, **changes: Any) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "config": "a",
-        "state": "completed",
-        "retired": False,
-        "instances_per_s": speed,
-        "elapsed_s": 10.0,
-        "warnings": ["cold"],
-    } | changes
-
-
-def test_an_outlier_keeps_its_place_and_gets_a_warning() -> None:
-    """Commands without a speed are judged by their time."""
-    rows = mark_outliers([repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0)])
-    assert [row["outlier"] for row in rows] == [None, None, 0.5]
-    assert rows[0]["warnings"] == ["cold"]
-    assert rows[2]["warnings"][1].startswith("an outlier: its speed is 0.50 times the median")
-    times = {"x": 10.0, "y": 10.1, "z": 20.0}
-    rows = [repeat(name, None, elapsed_s=seconds) for name, seconds in times.items()]
-    assert "its elapsed time is 1.98 times" in mark_outliers(rows)[2]["warnings"][1]
-
-
-@pytest.mark.parametrize("changes", [{"state": "failed"}, {"retired": True}, {"config": "b"}])
-def test_only_completed_repeats_of_one_configuration_are_compared(changes: dict[str, Any]) -> None:
-    rows = [repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0, **changes)]
-    assert [row["outlier"] for row in mark_outliers(rows)] == [None, None, None]
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from hpcncf_analysis.report.sections.compared import main_table
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_parts
 from hpcncf_analysis.report.sections.runs import every_run_table, warnings_table
 from hpcncf_analysis.report.sections.speed import scaling_parts
-from hpcncf_analysis.report.sections.step import evaluation_note, pauses_table, times_table
+from hpcncf_analysis.report.sections.step import evaluation_note, first_batch_table, times_table
 
 COST = "What an epoch costs"
 CORES = CoreCounts(2.0, 2.0, 1.0)
@@ -334,7 +334,7 @@ def with_figures(one: Configuration, **changes: Any) -> Configuration:
     return replace(one, figures={**one.figures, **changes})
 
 
-def test_pauses_and_pace_have_a_line_for_each_configuration(
+def test_waits_for_a_first_batch_have_a_line_for_each_configuration(
     shown: list[Configuration],
 ) -> None:
     one, name = shown[0], shown[0].rows[0]["run_id"]
@@ -342,12 +342,11 @@ def test_pauses_and_pace_have_a_line_for_each_configuration(
         {"run_id": run_id, "epoch": at, "first_batch_s": seconds, "training_s": 10.0}
         for run_id, at, seconds in ((name, 0, 3.0), (name, 1, 0.5), (name, 2, 1.0), ("x", 0, 9.0))
     ]
-    kept = with_figures(one, pause_share=0.06, step_drift=-0.002)
-    table = pauses_table(first, [kept])
-    assert table.rows == [[one.label, "3", "0.75", "15\u202f%", "6\u202f%", "0\u202f%"]]
-    table = pauses_table(first[:1], [with_figures(one, pause_share=None, step_drift=None)])
-    assert table.rows == [[one.label, "3", "–", "30\u202f%", "–", "–"]]
-    assert pauses_table([], shown) is None
+    table = first_batch_table(first, [one])
+    assert table.rows == [[one.label, "3", "0.75", "15\u202f%"]]
+    table = first_batch_table(first[:1], [one])
+    assert table.rows == [[one.label, "3", "–", "30\u202f%"]]
+    assert first_batch_table([], shown) is None
 
 
 def test_evaluation_that_takes_longer_than_training_is_named_with_what_helps(

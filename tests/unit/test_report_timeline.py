@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import make_results
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from test_collect_columns import trained
-from test_configurations import row
-from test_report_sections import material
+from test_collect_columns import PLAIN_RUN, changed
 
+from hpcncf.job.spec import Training
 from hpcncf.records.schema import Batches, Epoch, TrainingRecord
 from hpcncf_analysis.report.figure_style import report_style
 from hpcncf_analysis.report.sections import timeline
@@ -50,8 +50,10 @@ def record(
     whole = len(steps) - len(steps) % every
     seen = [{"epoch": each, "step": at, "seconds": seconds} for each, at, seconds in pauses]
     sums = [sum(steps[at : at + every]) for at in range(0, whole, every)]
-    return trained([]).model_copy(
+    run = changed(PLAIN_RUN, training=Training(), repeat=0)
+    return make_results.training_record(run).model_copy(
         update={
+            "warmup_steps": 0,
             "steps": len(steps),
             "training_s": sum(steps),
             "epochs": list(epochs),
@@ -152,20 +154,6 @@ def test_nothing_is_lost_and_nothing_overlaps(
     assert parts[0][0] == 0
     assert all(one[1] == pytest.approx(other[0], abs=1e-9) for one, other in pairwise(parts))
     assert found.ended_s == pytest.approx(sum(steps) + 0.75 * len(epochs))
-
-
-def test_the_least_steady_run_is_shown_beside_the_others() -> None:
-    """Twice the drift that is steady is less than three times the pauses."""
-    steady = {"step_drift": 0.0, "pause_share": 0.0, "input_share": 0.5}
-    runs = [
-        row(run_id="a", **steady),
-        row("batched", run_id="b", **steady | {"step_drift": -0.2, "input_share": None}),
-        row("per_sample", run_id="c", **steady | {"input_share": None}),
-        row("per_sample", run_id="d", **steady | {"input_share": None, "pause_share": 0.15}),
-    ]
-    found = timeline.select_runs(material(runs))
-    assert [each["run_id"] for each in found.values()] == ["a", "d"]
-    assert [each["run_id"] for each in timeline.select_runs(material(runs[:1])).values()] == ["a"]
 
 
 def figure_of(**seen: Timeline) -> Figure:

@@ -114,11 +114,9 @@ def test_gpus_of_two_models_and_repeats_on_two_cpus_are_cautions_too() -> None:
 
 
 def test_doubts_stand_above_the_figures() -> None:
-    rows = [row(step_drift=0.3, pause_share=0.0), ranked(2, 150.0, hr10=0.5, outlier=0.6)]
-    quality, outlier, unsteady = comparison_doubts(group_configurations(rows))
+    rows = [row(), ranked(2, 150.0, hr10=0.5)]
+    (quality,) = comparison_doubts(group_configurations(rows))
     assert quality.startswith("1 speed-up compare models of unequal quality, as 2 ranks")
-    assert "(0.60× the median): marked, and left in the medians" in outlier
-    assert "unsteady: steps took 30% longer" in unsteady
     assert comparison_doubts(group_configurations([row(), ranked(2, 150.0)])) == []
 
 

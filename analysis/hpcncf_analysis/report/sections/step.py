@@ -44,12 +44,7 @@ TIMES: Final = (
     Column("evaluation: s/epoch", "seconds_per_evaluation"),
     Column("evaluation: pairs/s", "evaluation_pairs_per_s"),
 )
-PAUSES: Final = (
-    *(f"an epoch's first batch: {what}" for what in ("first epoch, s", "later, s")),
-    "an epoch's first batch: of the training",
-    "the steps: slow ones",
-    "the steps: longer in the last third",
-)
+FIRST_BATCH: Final = ("first epoch, s", "later epochs, s", "share of the training")
 QUICKER: Final = (
     "Evaluation took longer than training in {of}: sampled candidates are fewer than all items, "
     "and engine native ranks them fastest."
@@ -86,8 +81,8 @@ def build(data: ReportData) -> Section:
         parts.append(replace(times, title="The whole run, beside its steps"))
         parts += [Paragraph(note)] if note else []
     parts += timeline_parts(data)
-    if pauses := pauses_table(data.found.epochs, data.shown):
-        parts.append(replace(pauses, title="Pauses, and the pace of the steps"))
+    if waits := first_batch_table(data.found.epochs, data.shown):
+        parts.append(replace(waits, title="Waiting for an epoch's first batch"))
     return Section("step", "Where the time goes", parts)
 
 
@@ -97,10 +92,8 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
     return figures_table(trained, TIMES) if trained else None
 
 
-def pauses_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
-    """Table of pauses: waits for an epoch's first batch, single slow steps, and drift.
-
-    The wait for the first batch is what starting the workers costs, once in each epoch.
+def first_batch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
+    """Table of waits for an epoch's first batch: what starting the workers costs, once an epoch.
 
     Medians over a configuration's runs; None if no epoch is known.
     """
@@ -119,11 +112,9 @@ def pauses_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table
             format_number(median(run[0]["first_batch_s"] for run in runs)),
             format_number(median(later) if later else None),
             format_percent(paused / trained if trained else None),
-            format_percent(one.median("pause_share")),
-            format_percent(one.median("step_drift")),
         ]
         rows.append([one.label, *cells])
-    return Table(["configuration", *PAUSES], rows) if rows else None
+    return Table(["configuration", *FIRST_BATCH], rows) if rows else None
 
 
 def evaluation_note(shown: Sequence[Configuration]) -> str | None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpcncf.collect.training_columns import DRIFTED, FEWEST, PAUSED, unsteady
 from hpcncf.records.schema import Epoch, RankRecord, RecordError, TrainingRecord, read_record
 from hpcncf_analysis.formatting import format_duration, format_number
 from hpcncf_analysis.report.figure_style import (
@@ -40,13 +39,15 @@ STOPS: Final = {
 # Heights of a panel of steps, and of a lane below it for a kind of stop.
 STEPS_IN: Final = 1.35
 LANE_IN: Final = 0.24
+# Fewer recorded sums are no course of time.
+FEWEST_STRETCHES: Final = 9
 # What is beyond so many times the time that all but a fiftieth stay below would flatten the rest.
 MAX_OVER_QUANTILE: Final = 2.0
 FIFTIETH: Final = 50
 CAPTION: Final = (
     "Blue: the mean time of a few steps, one after another, of the first rank. Pauses stand below, "
     "each as wide as it is long. An arrow stands for steps beyond the panel. The configuration "
-    "recommended, then the slowest, then the least steady if a run did not keep its pace."
+    "recommended, then the slowest."
 )
 
 
@@ -91,33 +92,12 @@ class Timeline:
 
 def timeline_parts(data: ReportData) -> list[SectionPart]:
     timelines: dict[str, Timeline] = {}
-    for label, row in select_runs(data).items():
-        part = _first_rank(data, row)
+    for one in data.chosen_and_slowest:
+        part = _first_rank(data, one.rows[0])
         if found := build_timeline(part) if part else None:
-            timelines[label] = found
+            timelines[one.label] = found
     title = "The steps over time, and the pauses"
     return data.draw(Drawing("timeline", title, CAPTION, lambda: timeline_figure(timelines)))
-
-
-def select_runs(data: ReportData) -> dict[str, Row]:
-    """Label -> run whose timeline is shown: chosen, slowest and least steady."""
-    found = {one.label: one.rows[0] for one in data.chosen_and_slowest}
-    unsteady_runs = {
-        (_unsteadiness(row), one.label): row
-        for one in data.shown
-        for row in one.rows
-        if "step_drift" in row and unsteady(row)
-    }
-    if unsteady_runs:
-        worst = max(unsteady_runs)
-        found.setdefault(worst[1], unsteady_runs[worst])
-    return found
-
-
-def _unsteadiness(row: Row) -> float:
-    """Largest ratio of a run's drift or pauses to the limit for a steady run."""
-    drifted, paused = row["step_drift"] or 0.0, row["pause_share"] or 0.0
-    return float(max(abs(drifted) / DRIFTED, paused / PAUSED))
 
 
 def _first_rank(data: ReportData, row: Row) -> TrainingRecord | None:
@@ -134,7 +114,7 @@ def build_timeline(part: TrainingRecord) -> Timeline | None:
     """Build the timeline; None if too few step times are recorded or the record is inconsistent."""
     every, seconds = part.batches.every, part.batches.seconds
     rest = part.steps - every * len(seconds)
-    if len(seconds) < FEWEST or not part.epochs or rest > every:
+    if len(seconds) < FEWEST_STRETCHES or not part.epochs or rest > every:
         return None
     step_s = [each / every for each in seconds]
     step_s.append(max(0.0, part.training_s - sum(seconds)) / max(rest, 1))
