@@ -290,18 +290,18 @@ class Configuration:
         return [row["instances_per_s"] for row in self.rows if row.get("instances_per_s")]
 
 
-def figure_labels(configurations: Sequence[Configuration]) -> dict[str, str]:
-    """Configuration key -> text in figures: the label, or the table number if there are many.
-
-    Of very many only the fastest are named.
-    """
-    crowded = len(configurations) > MAX_LABELLED
+def number_rows(configurations: Sequence[Configuration]) -> dict[str, int]:
+    """Configuration key -> number of its row in the tables; of very many only of the fastest."""
     named = {one.key for one in select_fastest(configurations)}
-    return {
-        one.key: str(number) if crowded else one.label
-        for number, one in enumerate(configurations, start=1)
-        if one.key in named
-    }
+    numbers = enumerate(configurations, start=1)
+    return {one.key: number for number, one in numbers if one.key in named}
+
+
+def figure_key(configurations: Sequence[Configuration]) -> dict[int, str]:
+    """Number -> label, for a figure's key; empty if there are many: then tables have numbers."""
+    if len(configurations) > MAX_LABELLED:
+        return {}
+    return {number: one.label for number, one in enumerate(configurations, start=1)}
 
 
 def select_fastest(configurations: Sequence[Configuration]) -> list[Configuration]:

@@ -14,10 +14,11 @@ from hpcncf_analysis.configurations import (
     MAX_DRAWN,
     Configuration,
     commonest_values,
-    figure_labels,
+    figure_key,
     group_by_series,
     group_configurations,
     label_settings,
+    number_rows,
     summarize_repeats,
     unsaid_values,
     varying_settings,
@@ -249,13 +250,15 @@ def test_other_data_is_another_series_and_a_batch_that_follows_the_ranks_is_not(
 def test_many_configurations_are_named_by_number() -> None:
     few = group_configurations([row(cores=cores) for cores in range(1, 9)])
     many = group_configurations([row(cores=cores) for cores in range(1, 11)])
-    assert set(figure_labels(few).values()) == {one.label for one in few}
-    assert list(figure_labels(many).values()) == [str(number) for number in range(1, 11)]
+    assert list(figure_key(few).values()) == [one.label for one in few]
+    assert list(number_rows(few).values()) == list(figure_key(few))
+    assert figure_key(many) == {}
+    assert list(number_rows(many).values()) == list(range(1, 11))
     crowd = group_configurations(
         [row(cores=cores, instances_per_s=100.0 + cores) for cores in range(1, 41)]
     )
-    assert len(figure_labels(crowd)) == MAX_DRAWN
-    assert "40" in figure_labels(crowd).values(), "the fastest"
+    assert len(number_rows(crowd)) == MAX_DRAWN
+    assert 40 in number_rows(crowd).values(), "the fastest"
     table = main_table(many)
     assert table.rows[9][0] == "10: 10 cores · vectorized"
 

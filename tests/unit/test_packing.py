@@ -141,3 +141,5 @@ def test_the_figure_is_there_where_there_is_a_curve() -> None:
     assert packing_figure(curves(pack(2, 50.0))) is None
     figure = packing_figure(curves(FALLS))
     assert figure.axes[0].get_ylim()[1] > 183
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == [curve.label for curve in curves(FALLS)]

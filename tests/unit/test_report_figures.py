@@ -17,7 +17,12 @@ from test_report_sections import rank
 
 from hpcncf.collect.collect import collect
 from hpcncf_analysis.configurations import Configuration, group_configurations
-from hpcncf_analysis.report.figure_style import report_style, save_figure, series_colours
+from hpcncf_analysis.report.figure_style import (
+    fix_layout,
+    report_style,
+    save_figure,
+    series_colours,
+)
 from hpcncf_analysis.report.sections.cores import core_heatmap, shares
 from hpcncf_analysis.report.sections.ranks import ranks_figure
 from hpcncf_analysis.report.sections.speed import (
@@ -51,24 +56,32 @@ def drawn(demo: list[Configuration]) -> Figure:
     """The demo's efficiency against its speed."""
     with report_style():
         figure = efficiency_against_speed(demo)
-    assert figure is not None
+        assert figure is not None
+        fix_layout(figure)
     return figure
 
 
-def labels(figure: Figure, shown: list[Configuration]) -> list[Annotation]:
-    wanted = {one.label for one in shown}
-    found = [text for axes in figure.axes for text in axes.texts if text.get_text() in wanted]
+def numbers(figure: Figure) -> list[Annotation]:
+    """The numbers of the points in the first axes."""
+    found = [text for text in figure.axes[0].texts if text.get_text().isdigit()]
     return [text for text in found if isinstance(text, Annotation)]
 
 
-def test_every_configuration_is_labelled_and_no_label_covers_another(
+def key(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_every_configuration_is_numbered_and_named_and_no_number_covers_another(
     demo: list[Configuration], drawn: Figure
 ) -> None:
     """And every run is a point."""
-    found = labels(drawn, demo)
-    assert sorted(text.get_text() for text in found) == sorted(one.label for one in demo)
+    found = numbers(drawn)
+    assert sorted(text.get_text() for text in found) == [*"123456"]
+    assert [line.partition(",")[0] for line in key(drawn)] == [
+        f"{number}  {one.label}" for number, one in enumerate(demo, start=1)
+    ]
     drawn.draw_without_rendering()
-    boxes = [Text.get_window_extent(text) for text in found]  # without the line to the point
+    boxes = [Text.get_window_extent(text) for text in found]
     assert not any(bool(one.overlaps(other)) for one, other in combinations(boxes, 2))
     frame = drawn.axes[0].get_window_extent()
     assert all(frame.x0 - 1 <= box.x0 and box.x1 <= frame.x1 + 1 for box in boxes)
@@ -89,7 +102,7 @@ CROWDED = [
 ]
 
 
-def test_no_label_lies_over_another_configurations_median() -> None:
+def test_no_number_lies_over_another_configurations_median_or_number() -> None:
     shown = group_configurations(
         [
             row(
@@ -105,9 +118,10 @@ def test_no_label_lies_over_another_configurations_median() -> None:
     figure = efficiency_against_speed(shown)
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    for text in labels(figure, shown):
-        box = Text.get_window_extent(text)
-        others = [one for one in shown if one.label != text.get_text()]
+    boxes = [Text.get_window_extent(text) for text in numbers(figure)]
+    assert not any(bool(one.overlaps(other)) for one, other in combinations(boxes, 2))
+    for text, box in zip(numbers(figure), boxes, strict=True):
+        others = [one for at, one in enumerate(shown, start=1) if str(at) != text.get_text()]
         at = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in others]
         inside = [box.contains(*axes.transData.transform(point)) for point in at]
         assert not any(inside), text.get_text()
@@ -133,7 +147,7 @@ def test_a_figure_shows_equal_costs_waste_efficiencies_above_one_and_the_front(
     speed, cores = ten.xy
     assert cores * 10_000 / speed == pytest.approx(10)
     assert 5.0 in lower.get_yticks(minor=True), "between the counts, too"
-    assert [t.get_text() for t in lower.texts if "unused" in t.get_text()] == ["2.7 unused"]
+    assert [line for line in key(figure) if "unused" in line] == [f"3  {four.label}, 2.7 unused"]
     (line,) = [line for line in lower.lines if line.get_linestyle() == "--"]
     assert list(zip(*line.get_data(), strict=True)) == [(1000.0, 1.0), (4000.0, 4.0)]
 
@@ -168,7 +182,8 @@ def test_speedup_needs_two_sizes_of_a_series() -> None:
     assert speedup_figure(lone) is None
     pair = group_configurations([row(), row(cores=2, instances_per_s=150.0)])
     figure = speedup_figure(pair)
-    assert [text.get_text() for text in labels(figure, pair)] == ["2 cores · vectorized"]
+    assert [text.get_text() for text in numbers(figure)] == ["2"]
+    assert key(figure) == ["2  2 cores · vectorized"]
     drawn = [np.array(line.get_data()).tolist() for line in figure.axes[0].lines]
     assert [[1, 2], [1, 1.5]] in drawn, "measured"
     assert [[1, 2], [1, 2]] in drawn, "ideal"
@@ -214,6 +229,7 @@ def test_the_same_runs_give_the_same_figure_with_its_text_as_text(
 ) -> None:
     again = efficiency_against_speed(demo)
     assert again is not None
+    fix_layout(again)
     first = save_figure(drawn, "a", "svg")
     assert save_figure(again, "a", "svg") == first
     assert "2 ranks × 1 core · vectorized</text>" in first.decode()

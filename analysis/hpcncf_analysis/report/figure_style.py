@@ -1,4 +1,4 @@
-"""Style of all figures (Okabe, Ito 2008), and labels that do not overlap."""
+"""Style of all figures (Okabe, Ito 2008), and numbers at their points."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#007A5A", "#AA4A84"
@@ -33,6 +34,10 @@ WIDTH_IN: Final = 6.4
 # Letters of a panel's title above an axes, and how high a line of it is.
 LINE: Final = 64
 LINE_IN: Final = 0.2
+# Letters of a name in a key of two columns.
+KEY_LETTERS: Final = 38
+# Points from a marker's middle to that of its number.
+NUMBER_OFFSET: Final = 13.0
 # Between two panels, for a title and the names of ticks.
 GAP_IN: Final = 0.7
 # What a page calls these colours, to have lighter ones on a dark ground.
@@ -172,115 +177,48 @@ def save_figure(figure: Figure, name: str, file_format: str) -> bytes:
     return content.getvalue()
 
 
-# What a label leaves free around its own kind of point and around a single run's, in points.
-MARKER: Final = 5.0
-DOT: Final = 2.5
-# And around itself, in pixels.
-PADDING: Final = 3.0
-# Where a label's line begins, 0 at its left end and 1 at its right.
-NEAR_END: Final = {"left": 0.0, "center": 0.5, "right": 1.0}
-# Points to the right, left, above and below, then further and further out: (x, y, alignment).
-OFFSETS: Final = [
-    (dx * far, dy * far, side)
-    for far in (1.0, 1.4, 1.8, 2.3, 3.0, 3.7, 4.5, 6.0)
-    for dx, dy, side in (
-        (9, 0, "left"),
-        (-9, 0, "right"),
-        (7, 9, "left"),
-        (7, -9, "left"),
-        (-7, 9, "right"),
-        (-7, -9, "right"),
-        (0, 12, "center"),
-        (0, -12, "center"),
-    )
-]
-
-# [box, (x0, y0, x1, y1)] in pixels.
-Boxes = np.ndarray[Any, np.dtype[np.float64]]
-
-
 @dataclass(frozen=True)
-class PointLabel:
-    """Text that belongs to a point (x, y) in data coordinates."""
+class NumberedPoint:
+    """A point (x, y) in data coordinates, with its number in the report's tables."""
 
     x: float
     y: float
-    text: str
+    number: int
     colour: str
+    marker: str
 
 
-def place_labels(
-    axes: Axes,
-    labels: Sequence[PointLabel],
-    points: Sequence[Position],
-    medians: Sequence[Position] = (),
-) -> None:
-    """Draw each label where it covers least, with a line to its point if that is far.
+def number_points(axes: Axes, points: Sequence[NumberedPoint], names: Mapping[int, str]) -> None:
+    """Write each point's number beside it, and a key with `names`, if any, below the axes.
 
-    What a label covers counts in square pixels, ten times if it is outside the axes or another's
-    median: over that it would name the wrong one. Of free places the nearest. `medians` are those
-    without a label of their own. From the right to the left: those at the edge have the fewest
-    places to go.
+    A number stands on the side away from the nearest other point.
     """
+    places = axes.transData.transform([(point.x, point.y) for point in points])
+    for at, point in enumerate(points):
+        away = places[at] - np.delete(places, at, axis=0)
+        far = np.hypot(*away.T)
+        nearest = int(far.argmin()) if len(far) else 0
+        dx, dy = away[nearest] / far[nearest] if len(far) and far[nearest] else (0.0, 1.0)
+        offset = (NUMBER_OFFSET * dx, NUMBER_OFFSET * dy)
+        number, place = str(point.number), (point.x, point.y)
+        annotate(axes, number, place, offset, ha="center", size=10, color=point.colour)
+    if not names:
+        return
+    key = {
+        point.number: Line2D([], [], ls="", marker=point.marker, color=point.colour)
+        for point in sorted(points, key=lambda point: point.number)
+    }
+    columns = 2 if max(map(len, names.values())) <= KEY_LETTERS else 1
     figure = axes.get_figure(root=True)
     assert figure is not None
-    fix_layout(figure)  # what is placed now must not move when the figure is saved
-    markers = _squares(axes, [*((label.x, label.y) for label in labels), *medians], MARKER)
-    taken = np.vstack([markers, _squares(axes, points, DOT)])
-    frame = np.array([axes.get_window_extent().extents])
-    distances = np.array([(abs(dx) + abs(dy)) / 10 for dx, dy, _ in OFFSETS])
-    for label in sorted(labels, key=lambda label: label.x, reverse=True):
-        boxes = _boxes(axes, label)
-        outside = _areas(boxes) - _overlap(boxes, frame)
-        costs = _overlap(boxes, taken) + 10 * (outside + _overlap(boxes, markers)) + distances
-        best = int(costs.argmin())
-        taken = np.vstack([taken, boxes[best]])
-        dx, dy, side = OFFSETS[best]
-        line = {"arrowstyle": "-", "color": label.colour, "lw": 0.8}
-        axes.annotate(
-            label.text,
-            (label.x, label.y),
-            xytext=(dx, dy),
-            textcoords="offset points",
-            ha=side,
-            va="center",
-            color=label.colour,
-            arrowprops=line | {"relpos": (NEAR_END[side], 0.5)} if abs(dx) + abs(dy) > 20 else None,
-            bbox={"facecolor": "w", "alpha": 0.85, "edgecolor": "none", "pad": 0.3},
-        )
-
-
-def _squares(axes: Axes, places: Sequence[Position], radius: float) -> Boxes:
-    """Square boxes, in pixels, around points in data coordinates; the radius is in points."""
-    at = axes.transData.transform(np.array(places, dtype=float).reshape(-1, 2))
-    half = radius * axes.figure.dpi / 72
-    return np.hstack([at - half, at + half])
-
-
-def _boxes(axes: Axes, label: PointLabel) -> Boxes:
-    """Possible boxes of a label in pixels, one for each of OFFSETS.
-
-    The text is measured once: its layout takes longer than everything else here.
-    """
-    text = axes.text(label.x, label.y, label.text)
-    width, height = text.get_window_extent().size
-    text.remove()
-    x, y = axes.transData.transform((label.x, label.y))
-    pixels = axes.figure.dpi / 72
-    left = np.array([x + dx * pixels - NEAR_END[side] * width for dx, _, side in OFFSETS])
-    low = np.array([y + dy * pixels - height / 2 for _, dy, _ in OFFSETS])
-    sides = (left - PADDING, low - PADDING, left + width + PADDING, low + height + PADDING)
-    return np.column_stack(sides)
-
-
-def _areas(boxes: Boxes) -> Boxes:
-    sides: Boxes = np.clip(boxes[..., 2:] - boxes[..., :2], 0, None)
-    return sides[..., 0] * sides[..., 1]
-
-
-def _overlap(boxes: Boxes, others: Boxes) -> Boxes:
-    """Total area of each box covered by `others`, in square pixels."""
-    lower = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    upper = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    covered: Boxes = _areas(np.concatenate([lower, upper], axis=-1)).sum(axis=1)
-    return covered
+    figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(key) // columns))
+    figure.legend(
+        list(key.values()),
+        [f"{number}  {names[number]}" for number in key],
+        loc="outside lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+        handletextpad=0.2,
+        labelspacing=0.3,
+    )

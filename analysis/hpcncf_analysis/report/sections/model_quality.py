@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from matplotlib.figure import Figure
 
 from hpcncf.table import Table
-from hpcncf_analysis.configurations import Configuration, figure_labels, select_fastest
+from hpcncf_analysis.configurations import Configuration, figure_key, number_rows, select_fastest
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,
@@ -20,7 +19,7 @@ from hpcncf_analysis.formatting import (
 )
 from hpcncf_analysis.quality import TimeToQuality, describe_time_to_quality, times_to_quality
 from hpcncf_analysis.report import figure_style as style
-from hpcncf_analysis.report.figure_style import PointLabel, place_labels
+from hpcncf_analysis.report.figure_style import NumberedPoint, number_points
 from hpcncf_analysis.report.section import (
     Column,
     Drawing,
@@ -48,8 +47,6 @@ EPOCH_SCORES: Final = {
     "NDCG@10": "ndcg10",
     "HR@10 unseen": "hr10_unseen",
 }
-# Parts of a stretch of a line: a label is to leave it free.
-PIECES: Final = 12
 CAPTION: Final = (
     "Of each configuration's first run. Further left is sooner; the height is what speed must not "
     "cost."
@@ -144,24 +141,18 @@ def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Fig
         return None
     figure = style.new_figure(4.2)
     axes = figure.subplots()
-    colours, names = style.series_colours(one.series for one in shown), figure_labels(shown)
+    colours, numbers = style.series_colours(one.series for one in shown), number_rows(shown)
+    ends = []
     for one, points in courses:
-        marker = style.rank_marker(one.ranks)
-        axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colours[one.series])
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.45 * (high - low))  # the labels stand above the lines
-    axes.set_xlim(0, 1.2 * max(points[-1][0] for _, points in courses))
+        colour, marker = colours[one.series], style.rank_marker(one.ranks)
+        axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colour)
+        ends.append(NumberedPoint(*points[-1], numbers[one.key], colour, marker))
+    axes.margins(y=0.1)
+    axes.set_xlim(0, 1.05 * max(points[-1][0] for _, points in courses))
     axes.set_xlabel("seconds since the first step, evaluation included")
     axes.set_title("HR@10 after each epoch")
     style.quiet_grid(axes)
-    ends = [PointLabel(*points[-1], names[one.key], colours[one.series]) for one, points in courses]
-    along_lines = [
-        (x0 + (x1 - x0) * at / PIECES, y0 + (y1 - y0) * at / PIECES)
-        for _, points in courses
-        for (x0, y0), (x1, y1) in pairwise(points)
-        for at in range(PIECES + 1)
-    ]
-    place_labels(axes, ends, along_lines)
+    number_points(axes, ends, figure_key(shown))
     return figure
 
 

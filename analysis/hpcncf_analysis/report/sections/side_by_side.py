@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from hpcncf.text import pluralize
 from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, sentences, table
 from hpcncf_analysis.report import figure_style as style
-from hpcncf_analysis.report.figure_style import GREY, PointLabel, place_labels
+from hpcncf_analysis.report.figure_style import GREY
 from hpcncf_analysis.report.section import (
     BulletList,
     Drawing,
@@ -59,7 +59,6 @@ def packing_figure(curves: Sequence[Curve]) -> Figure | None:
     figure = style.new_figure(4.2)
     axes = figure.subplots()
     colours = style.series_colours(curve.label for curve in shown)
-    ends = []
     for curve in shown:
         colour, best = colours[curve.label], curve.recommended
         runs = [size.runs for size in curve.sizes]
@@ -71,15 +70,12 @@ def packing_figure(curves: Sequence[Curve]) -> Figure | None:
         axes.plot(best.runs, best.total, "o", ms=14, mfc="none", mec=colour, mew=1.4)
         if runs[0] == 1:
             axes.plot([1, runs[-1]], [totals[0], totals[0] * runs[-1]], ":", color=GREY, lw=1)
-        ends.append(PointLabel(runs[-1], totals[-1], curve.label, colour))
     counts = sorted({size.runs for curve in shown for size in curve.sizes})
-    span = counts[-1] - counts[0]
-    axes.set_xlim(counts[0] - 0.08 * span, counts[-1] + 0.7 * span)  # labels stand to the right
     axes.set_ylim(0, 1.15 * max(size.high for curve in shown for size in curve.sizes))
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.yaxis.set_major_formatter(FuncFormatter(style.format_thousands))
     axes.set_xlabel("runs side by side")
     axes.set_title("Instances per second: all runs together, and each")
     style.quiet_grid(axes)
-    place_labels(axes, ends, [])
+    style.legend_above(figure, colours)
     return figure

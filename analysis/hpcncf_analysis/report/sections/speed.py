@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import log10, sqrt
+from math import log10
 from typing import Final
 
 import numpy as np
@@ -23,9 +23,10 @@ from hpcncf.table import Table
 from hpcncf_analysis.configurations import (
     MAX_LABELLED,
     Configuration,
-    figure_labels,
+    figure_key,
     group_by_series,
     karp_flatt,
+    number_rows,
 )
 from hpcncf_analysis.formatting import (
     NONE,
@@ -35,7 +36,7 @@ from hpcncf_analysis.formatting import (
     select_time_unit,
 )
 from hpcncf_analysis.report import figure_style as style
-from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, PointLabel, place_labels
+from hpcncf_analysis.report.figure_style import FAINT, GREY, INK, NumberedPoint, number_points
 from hpcncf_analysis.report.section import (
     Column,
     Drawing,
@@ -66,7 +67,7 @@ WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the
 # A figure that reached as far as the law may be used would press the measured part together.
 BEYOND: Final = 1.5
 # Less than this many cores unused is not worth a word in a figure.
-MIN_UNUSED_LABELLED: Final = 0.15
+MIN_UNUSED_NAMED: Final = 0.15
 
 EFFICIENCY_CAPTION: Final = (
     "Best is the upper right. Large points are medians (a circle: one rank, a square: several), "
@@ -228,20 +229,28 @@ def efficiency_against_speed(
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
     colours = style.series_colours(one.series for one in configurations)
     _speed_axis(lower, shown)
-    points = _draw_efficiencies(upper, shown, colours)
+    _draw_efficiencies(upper, shown, colours)
     _draw_costs(lower, shown, colours)
     if len(shown) > 1 and front:
         places = sorted((one.speed or 0.0, one.cores) for one in front)
         lower.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
-    names = figure_labels(configurations)
-    at = {one.key: (one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown}
-    labels = [
-        PointLabel(*at[one.key], names[one.key], colours[one.series])
+        style.annotate(lower, "Pareto front", places[-1], (-12, 14), ha="right")
+    numbers, names = number_rows(configurations), figure_key(configurations)
+    medians = [
+        NumberedPoint(
+            one.speed or 0.0,
+            one.median("cpu_efficiency") or 0.0,
+            numbers[one.key],
+            colours[one.series],
+            style.rank_marker(one.ranks),
+        )
         for one in shown
-        if one.key in names
+        if one.key in numbers
     ]
-    place_labels(upper, labels, points, list(at.values()))
-    _label_waste(lower, shown, colours, front)
+    for one in shown:
+        if names and (unused := one.cores - _cores_used(one)) >= MIN_UNUSED_NAMED:
+            names[numbers[one.key]] += f", {unused:.1f} unused"
+    number_points(upper, medians, names)
     return figure
 
 
@@ -274,22 +283,20 @@ def _group_by_look(
 
 def _draw_efficiencies(
     axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
-) -> list[tuple[float, float]]:
-    """Draw CPU efficiency over speed and return each run's (speed, efficiency)."""
-    points = []
+) -> None:
+    """Draw CPU efficiency over speed: small points are runs, large ones medians."""
+    highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
     for (colour, marker), ones in _group_by_look(shown, colours).items():
         runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
         axes.plot(*zip(*runs, strict=True), ".", ms=5, color=colour, alpha=0.4)
         medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in ones]
         axes.plot(*zip(*medians, strict=True), marker, ms=10, mec="w", color=colour)
-        points += runs
-    axes.set_ylim(0, max(1.15, 1.12 * max(efficiency for _, efficiency in points)))
+    axes.set_ylim(0, max(1.15, 1.12 * highest))
     axes.axhline(1, color=GREY, lw=1, ls=":")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.yaxis.set_major_locator(MultipleLocator(0.2))
     axes.set_title("CPU efficiency: busy share of the cores allocated")
     style.quiet_grid(axes)
-    return points
 
 
 def _cores_used(one: Configuration) -> float:
@@ -352,28 +359,6 @@ def nice_values(low: float, high: float) -> list[float]:
     return inside if len(inside) <= 9 else [v for v in inside if f"{v:e}".startswith("1.0")]
 
 
-def _label_waste(
-    axes: Axes,
-    shown: Sequence[Configuration],
-    colours: Mapping[str, str],
-    front: Sequence[Configuration],
-) -> None:
-    """Label each bar with its unused cores, unless there are too many bars."""
-    spans = [(one, one.speed or 0.0, _cores_used(one)) for one in shown]
-    labels = [
-        PointLabel(speed, used, f"{one.cores - used:.1f} unused", colours[one.series])
-        for one, speed, used in spans
-        if one.cores - used >= MIN_UNUSED_LABELLED and len(shown) <= MAX_LABELLED
-    ]
-    if len(shown) > 1:
-        labels += [
-            PointLabel(one.speed or 0.0, one.cores, "Pareto front", INK) for one in front[-1:]
-        ]
-    bands = [(speed, sqrt(used * one.cores)) for one, speed, used in spans]
-    ends = [(speed, at) for one, speed, used in spans for at in (used, one.cores)]
-    place_labels(axes, labels, bands, ends)
-
-
 def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     """Figure of speed-up over cores for each series, with the ideal line and fitted laws.
 
@@ -394,21 +379,21 @@ def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     figure = style.new_figure(4.6)
     axes = figure.subplots()
     colours = style.series_colours(one.series for one in configurations)
-    names = figure_labels(configurations)
+    numbers = number_rows(configurations)
     _draw_ideal(axes, shown, draw_laws(axes, shown, colours))
     ends = [
-        PointLabel(one.cores, _gain(one), names[one.key], colours[name])
+        NumberedPoint(
+            one.cores,
+            _gain(one),
+            numbers[one.key],
+            colours[name],
+            style.rank_marker(one.ranks),
+        )
         for name, found in series.items()
         for one in _draw_series(axes, found, colours[name])
-        if one.key in names
+        if one.key in numbers
     ]
-    fewest = min(one.cores for one in shown)
-    along_lines = [
-        (fewest + part * (one.cores - fewest), 1 + part * (_gain(one) - 1))
-        for one in shown
-        for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    ]
-    place_labels(axes, ends, along_lines)
+    number_points(axes, ends, figure_key(configurations))
     return figure
 
 
@@ -468,8 +453,7 @@ def _draw_ideal(
     style.annotate(axes, "ideal", at, (9, 9), color=GREY, size=11)
     axes.set_ylim(0, 1.12 * max(at[1], *map(_gain, shown), *(gain for _, gain in reach)))
     span = most - fewest
-    # The lines' labels stand to the right.
-    axes.set_xlim(fewest - 0.12 * span, max(most + 0.85 * span, *(cores for cores, _ in reach), 0))
+    axes.set_xlim(fewest - 0.12 * span, max(most + 0.12 * span, *(cores for cores, _ in reach), 0))
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
