@@ -32,7 +32,7 @@ def job_processes(job: str) -> list[int]:
     pids = processes(cgroup) if cgroup else list(all_processes())
     found = []
     for pid in pids:
-        if pid in mine or comm(pid) in HELPERS:
+        if pid in mine or comm(pid) in HELPERS or _is_external(pid):
             continue
         variables = environment(pid)
         if not cgroup and job not in (variables.get("SLURM_JOB_ID"), variables.get("SLURM_JOBID")):
@@ -41,6 +41,11 @@ def job_processes(job: str) -> list[int]:
             continue
         found.append(pid)
     return found
+
+
+def _is_external(pid: int) -> bool:
+    """Return whether a process is of Slurm's external step, which only sleeps."""
+    return b"/step_extern" in procfs.read_file(f"/proc/{pid}/cgroup")
 
 
 def _of_attach(variables: dict[str, str]) -> bool:

@@ -12,11 +12,14 @@ from hpcncf.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcncf.attach.job import RunningJob
+
 DEFAULT_S = 20.0
 LONGEST_S = 3600.0
 EPILOG = """\
-Reads /proc and the cgroup; the program is neither changed nor ended. Ctrl-C ends the watch
-early and shows what was seen.
+A job: on each of its nodes, by `srun --overlap`. A process: here. Reads /proc and the cgroup, and
+lines by py-spy; the program is neither changed nor ended. Ctrl-C ends the watch early and shows
+what was seen.
 
 example: hpcncf attach 12345
 """
@@ -24,8 +27,14 @@ example: hpcncf attach 12345
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="PID", help="a process on this machine; all that it started is included"
+        "target",
+        metavar="JOBID|PID",
+        help="a running Slurm job (123, 123_4, 123+1), or a process on this machine with all that "
+        "it started",
     )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--job", action="store_true", help="it is the id of a job")
+    kind.add_argument("--pid", action="store_true", help="it is the id of a process")
     parser.add_argument(
         "--seconds",
         type=float,
@@ -37,35 +46,110 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not 1 <= args.seconds <= LONGEST_S:
+        raise UsageError(f"--seconds: expected 1 to {LONGEST_S:,.0f}, came {args.seconds:g}")
+    target = _target(args.target, args.job, args.pid)
+    if isinstance(target, int):
+        raw = _watch_process(target, args.seconds)
+        return _show([raw], f"process {target}", None, [], args.json)
+    from hpcncf.attach.job import watch
+
+    raws, missing = watch(target, args.seconds)
+    return _show(raws, f"job {target.shown}", target, missing, args.json)
+
+
+def _target(given: str, is_job: bool, is_pid: bool) -> int | RunningJob:
+    """Return the process or the running job that is meant.
+
+    Raises UsageError if there is neither, or both.
+    """
+    import shutil
+
+    from hpcncf.attach.job import JOB_ID, describe_unknown, find_job
+
+    if not JOB_ID.fullmatch(given) or (is_pid and not given.isdecimal()):
+        raise UsageError(
+            f"attach: {given!r}: expected a process id, as in: hpcncf attach 123, or a job's, as "
+            "123, 123_4 (a task of an array) or 123+1 (a part of a heterogeneous job)"
+        )
+    has_slurm = shutil.which("scontrol") is not None
+    may_be_process = given.isdecimal() and not is_job
+    if is_pid or (may_be_process and not has_slurm):
+        return _process(given, "" if is_pid else "; no Slurm here either (no scontrol on PATH)")
+    if not has_slurm:
+        raise UsageError(describe_unknown(given))
+    try:
+        job = find_job(given)
+    except UsageError:
+        if not (may_be_process and _exists(given)):
+            raise
+        job = None
+    if job is not None:
+        if may_be_process and _exists(given):
+            raise UsageError(
+                f"attach: {given} is both a job that runs and a process on this machine; say which "
+                f"one: hpcncf attach --job {given}, or --pid {given}"
+            )
+        return job
+    if may_be_process and _exists(given):
+        return _process(given)
+    unknown = describe_unknown(given)
+    raise UsageError(f"{unknown}; nor is there such a process here" if may_be_process else unknown)
+
+
+def _exists(given: str) -> bool:
+    import os
+
+    return os.path.exists(f"/proc/{given}/stat")  # noqa: PTH110
+
+
+def _process(given: str, more: str = "") -> int:
+    """Return the id of a process that can be watched. Raises UsageError for another."""
+    from hpcncf.attach import find
+
+    try:
+        find.check(int(given))
+    except find.CannotWatch as error:
+        raise UsageError(f"attach: {error}{more if not _exists(given) else ''}") from None
+    return int(given)
+
+
+def _watch_process(pid: int, seconds: float) -> dict[str, Any]:
     from hpcncf.attach import find
     from hpcncf.attach.observe import Observation
     from hpcncf.attach.watch import Watch
 
-    if not 1 <= args.seconds <= LONGEST_S:
-        raise UsageError(f"--seconds: expected 1 to {LONGEST_S:,.0f}, came {args.seconds:g}")
-    if not args.target.isdecimal():
-        raise UsageError(
-            f"attach: {args.target!r}: expected a process id, as in: hpcncf attach 123"
-        )
-    pid = int(args.target)
     try:
-        find.check(pid)
-        watch = Watch([pid])
+        return Observation(Watch([pid])).run(seconds)
     except find.CannotWatch as error:
         raise UsageError(f"attach: {error}") from None
-    raw = Observation(watch).run(args.seconds)
-    return _show([raw], f"process {pid}", args.json)
 
 
-def _show(raws: Sequence[dict[str, Any]], what: str, as_json: bool) -> int:
+def _show(
+    raws: Sequence[dict[str, Any]],
+    what: str,
+    job: RunningJob | None,
+    missing: Sequence[str],
+    as_json: bool,
+) -> int:
     """Print the page of one or more nodes, or the same as JSON."""
     from hpcncf.attach.as_records import records
     from hpcncf.attach.sampled import profiles
     from hpcncf.cli import attach_page
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, conclusion
 
-    ranks, nodes = records(raws, programs={raw["node"]: profiles(raw) for raw in raws})
-    unseen = list(dict.fromkeys(each for raw in raws for each in raw["unseen"]))
+    ranks, nodes = records(
+        raws,
+        job=job.slurm_id if job else None,
+        allocated={node: float(cpus) for node, cpus in job.nodes.items()} if job else None,
+        programs={raw["node"]: profiles(raw) for raw in raws},
+    )
+    named = [
+        f"{raw['node']}: {each}" if len(raws) > 1 else each
+        for raw in raws
+        for each in raw["unseen"]
+    ]
+    unseen = list(dict.fromkeys([*missing, *named]))
     if as_json:
         plain: dict[str, Any] = {
             "watched": what,
@@ -90,5 +174,6 @@ def _show(raws: Sequence[dict[str, Any]], what: str, as_json: bool) -> int:
         return 0
     marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN
     command = attach_page.name_command(ranks[0].run["workload"]["command"])
-    print(*attach_page.lines(f"{what}, {command}", raws, ranks, nodes, marks, unseen), sep="\n")
+    title = f"{what}, {job.name if job else command}"
+    print(*attach_page.lines(title, raws, ranks, nodes, marks, unseen), sep="\n")
     return 0
