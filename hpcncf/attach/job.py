@@ -129,6 +129,8 @@ def _running(given: str, record: Mapping[str, str]) -> RunningJob:
         raise UsageError(
             f"attach: job {given} is suspended: it computes nothing until `scontrol resume {given}`"
         )
+    if state == "COMPLETING":
+        raise UsageError(f"attach: job {given} is just ending: there is nothing left to watch")
     if state != "RUNNING":
         raise UsageError(ended(given, state))
     owner = re.fullmatch(r"(.*)\((\d+)\)", record.get("UserId", ""))

@@ -43,6 +43,7 @@ MOST_TEXT: Final = 400
 # Variables of the program that say what it was granted; no others leave the node.
 VARIABLES: Final = ("SLURM_", "LSB_", "PBS_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_VISIBLE_")
 ENDED: Final = "ZX"
+FEW_LOOKS: Final = 2
 
 
 @dataclass
@@ -165,7 +166,9 @@ class Watch:
         if closely or at_s >= self._threads_at_s:
             self._threads_at_s = at_s + self._costs(lambda: self._look_at_threads(at_s))
         if closely or at_s >= self._files_at_s:
-            self._files_at_s = at_s + self._costs(lambda: self._files.look(stats))
+            self._files_at_s = at_s + self._costs(
+                lambda: self._files.look(self._busiest_first(stats))
+            )
         if self._window_at_s == 0.0 or at_s >= self._window_at_s:
             if self._window_at_s:
                 self._windows.append(self._node.sample(sample))
@@ -215,7 +218,10 @@ class Watch:
         found = [
             pid for pid, one in self._processes.items() if one.python is not None and pid in living
         ]
-        return sorted(found, key=lambda pid: -self._spent_s(pid))[:most]
+        return self._busiest_first(found)[:most]
+
+    def _busiest_first(self, pids: Iterable[int]) -> list[int]:
+        return sorted(pids, key=lambda pid: -self._spent_s(pid))
 
     def _spent_s(self, pid: int) -> float:
         return self._processes[pid].cpu_to_s - self._processes[pid].cpu_from_s
@@ -338,10 +344,13 @@ class Watch:
     def _unseen(self, ready: Iterable[float]) -> list[str]:
         """Say what could not be seen, one sentence each, and what would allow it."""
         found = []
+        stats = self._tree.stats()
         hidden = {
-            one.user
-            for one in self._processes.values()
-            if one.called_from is None and not set(one.states) <= set(ENDED)
+            self._processes[pid].user
+            for pid, stat in stats.items()
+            if stat.state not in ENDED
+            and procfs.called_bytes(pid) is None
+            and find.owner(pid) is not None  # it has not ended meanwhile
         }
         if others := sorted(user for user in hidden if user not in (None, os.geteuid())):
             names = ", ".join(find.user_name(each) for each in others if each is not None)
@@ -376,9 +385,9 @@ class Watch:
                     f"process {pid} is stopped (SIGSTOP, Ctrl-Z or a debugger): "
                     f"`kill -CONT {pid}` lets it go on"
                 )
-            elif one.states["D"] >= 0.8 * looks and looks > 2:
+            elif one.states["D"] >= 0.8 * looks and looks > FEW_LOOKS:
                 found.append(f"process {pid} waits for a disk or a file server (state D)")
-            elif one.states["Z"] == looks:
+            elif one.states["Z"] == looks > FEW_LOOKS:  # else its parent is about to wait for it
                 found.append(
                     f"process {pid} has ended, and its parent, process {one.parent}, has not "
                     "waited for it"
