@@ -1,6 +1,7 @@
 """How long commands take that run on a login node, and how large the report's page is.
 
-`hpcncf --help` takes turns with an empty Python. The records of many runs are generated: no run was
+`hpcncf --help` takes turns with an empty Python, `hpcncf run -- true` with `true`: in a folder that
+holds a thousand earlier commands, as a loop over short commands fills it. The records of many runs are generated: no run was
 made, and only the seconds and the bytes mean anything.
 """
 
@@ -17,9 +18,14 @@ from typing import Any, Final
 from benchmarks import results
 from benchmarks.verbs import HPCNCF, measure_command
 from hpcncf.paths import ResultPaths
+from hpcncf.records.command_plan import append_command
+from hpcncf.worker.record_command import plan_command
 
+SCRIPT: Final = (str(Path(sys.executable).with_name("hpcncf")),)
 TESTS: Final = Path(__file__).parent.parent / "tests"
 ROUNDS: Final = 5
+RUNS: Final = 21
+EARLIER: Final = 1_000
 HELPS: Final = 11
 STATUS_RUNS: Final = (1_000, 5_000)
 RANKS: Final = 4
@@ -56,6 +62,31 @@ def seconds(command: list[str]) -> float:
     return time.perf_counter() - began
 
 
+def started_after(command: list[str]) -> float:
+    """Seconds until the command `date`, which is the last words of this one, begins its work."""
+    began = time.time()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout) - began
+
+
+def short_commands(folder: Path) -> list[list[str]]:
+    """Rows of `true`, of `hpcncf run -- true`, and of the time until its command begins."""
+    paths = ResultPaths(folder)
+    for number in range(EARLIER):
+        append_command(paths, plan_command(["true", str(number)], 1.0, None))
+    run = [*SCRIPT, "run", "--quiet", "--results", str(folder), "--"]
+    date = ["date", "+%s.%N"]
+    pairs = [(seconds(["true"]), seconds([*run, "true"])) for _ in range(RUNS)]
+    begins = [started_after([*run, *date]) - started_after(date) for _ in range(RUNS)]
+    alone, observed = ([each[at] for each in pairs] for at in (0, 1))
+    names = ("`true`", "`hpcncf run -- true`", "its command begins after")
+    allowed = ("", f"{median(alone) + 0.15:.2f}", "0.06")
+    return [
+        [name, f"{median(times):.3f}", f"{max(times):.3f}", "", limit]
+        for name, times, limit in zip(names, (alone, observed, begins), allowed, strict=True)
+    ]
+
+
 def main() -> int:
     """Print the table."""
     rows = []
@@ -65,6 +96,7 @@ def main() -> int:
     for name, times in zip(names, zip(*pairs, strict=True), strict=True):
         rows.append([name, f"{median(times):.3f}", f"{max(times):.3f}", "", ""])
     with tempfile.TemporaryDirectory() as temporary:
+        rows += short_commands(Path(temporary) / "short")
         for runs in STATUS_RUNS:
             paths = generated(Path(temporary) / f"{runs}", runs, 1, 10)
             costs = [measure_command([*HPCNCF, "status", str(paths.folder)]) for _ in range(ROUNDS)]
@@ -79,7 +111,7 @@ def main() -> int:
             cells = [f"{cost.seconds:.1f}", "", f"{cost.peak_bytes / 2**20:.0f}", f"{allowed}"]
             rows.append([name, *cells])
         page_mb = (paths.report / "report.html").stat().st_size / 1e6
-    print(f"Medians of {HELPS} and {ROUNDS} calls, and the slowest; `collect` and `report` once.\n")
+    print(f"Medians of {HELPS}, {RUNS} and {ROUNDS} calls, and the slowest; `collect` and `report` once.\n")
     columns = ["command", "seconds:", "slowest:", "peak memory, MiB:", "allowed, s:"]
     print(*results.table(columns, rows), sep="\n")
     print(f"\n`report.html` of the thousand runs has {page_mb:.2f} MB (allowed: 5).")

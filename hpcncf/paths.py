@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 ATTEMPT: Final = re.compile(r"attempt-[1-9]\d{0,5}")
+
+
+def hash_identity(identity: Mapping[str, Any]) -> str:
+    """Hash what identifies a run, which is its folder's name: 12 digits of the SHA-256."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class _Inside:

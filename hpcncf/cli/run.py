@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
+    from hpcncf.job.spec import Remedies
+    from hpcncf.records.schema import NodeRecord, RankRecord
     from hpcncf.worker.record_command import RecordedCommand
 
 
@@ -55,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.job.spec import Remedies
     from hpcncf.worker.child_process import CannotStart, shell_code
     from hpcncf.worker.record_command import record
     from hpcncf.worker.terminal import die_of
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise UsageError("run: no command given, as in: hpcncf run -- python train.py")
-    remedies = Remedies.parse(args.remedies)
+    remedies = _parse_remedies(args.remedies)
     if remedies and args.no_probe:
         raise UsageError("run: --with is done by the probe: remove --no-probe")
     # The command may remove the current folder.
@@ -81,9 +82,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
     try:  # the command ended as it did, whatever becomes of the summary
-        if json_file and recorded.rank.rank == 0:
+        is_first = recorded.plain_rank["rank"] == 0
+        if json_file and is_first:
             write_json(json_file, recorded)
-        if not args.quiet and recorded.rank.rank == 0:
+        if not args.quiet and is_first:
             show(recorded)
         if recorded.problem:
             print(f"hpcncf: {recorded.problem}", file=sys.stderr)
@@ -96,6 +98,14 @@ def run(args: argparse.Namespace) -> int:
     if recorded.exit_code < 0:
         die_of(-recorded.exit_code)
     return shell_code(recorded.exit_code)
+
+
+def _parse_remedies(text: str) -> Remedies | None:
+    if not text:
+        return None
+    from hpcncf.job.spec import Remedies
+
+    return Remedies.parse(text)
 
 
 def _elsewhere(words: list[str]) -> Path:
@@ -117,20 +127,36 @@ def _elsewhere(words: list[str]) -> Path:
 def show(recorded: RecordedCommand) -> None:
     from hpcncf.cli.output import format_path
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
-    from hpcncf.worker.record_command import others
 
-    ranks, nodes = others(recorded)
+    rank, node, ranks, nodes = _records(recorded)
     encoding = (sys.stderr.encoding or "").lower()
     marks = BLOCKS if encoding.startswith("utf") else PLAIN
     text = lines(
-        recorded.rank,
-        recorded.node,
+        rank,
+        node,
         format_path(recorded.folder),
         marks,
         ranks or None,
         nodes or None,
     )
     print("", *text, sep="\n", file=sys.stderr)
+
+
+def _records(
+    recorded: RecordedCommand,
+) -> tuple[RankRecord, NodeRecord, list[RankRecord], list[NodeRecord]]:
+    """Return this rank's and node's records, and those of all; where one says all, its views.
+
+    The views load no schema.
+    """
+    rank, node = recorded.plain_rank, recorded.plain_node
+    if rank["world_size"] == 1 and not rank["program"]:
+        from hpcncf.records.plain import as_attributes
+
+        return as_attributes(rank, "cores", "cpu", "memory", "io"), as_attributes(node), [], []
+    from hpcncf.worker.record_command import others
+
+    return recorded.rank, recorded.node, *others(recorded)
 
 
 def write_json(path: Path, recorded: RecordedCommand) -> None:
@@ -145,9 +171,9 @@ def write_json(path: Path, recorded: RecordedCommand) -> None:
 
     plain = {
         "folder": str(recorded.folder),
-        "conclusion": conclusion(recorded.rank, recorded.node),
-        "rank": recorded.rank.model_dump(mode="json"),
-        "node": recorded.node.model_dump(mode="json"),
+        "conclusion": conclusion(*_records(recorded)[:2]),
+        "rank": recorded.plain_rank,
+        "node": recorded.plain_node,
     }
     is_new = not path.parent.exists()
     try:

@@ -7,12 +7,14 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC, mean, traffic
-from hpcncf.job.spec import Remedies
-from hpcncf.records.schema import TOO_SHORT_S, Cpu, NodeRecord, RankRecord
+from hpcncf.collect.node_means import IDLE_MIB_S, TRAFFIC, mean, traffic
+from hpcncf.records.plain import TOO_SHORT_S
 from hpcncf.text import format_duration
+
+if TYPE_CHECKING:
+    from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
 
 WIDTH: Final = 80
 BAR: Final = 20
@@ -77,9 +79,11 @@ def remedy_lines(rank: RankRecord) -> list[str]:
 
     Only the processes of this rank count. Without requested remedies there are none.
     """
-    asked = str(Remedies.model_validate(rank.run.get("remedies") or {}))
-    if not asked:
+    if not any((rank.run.get("remedies") or {}).values()):
         return []
+    from hpcncf.job.spec import Remedies
+
+    asked = str(Remedies.model_validate(rank.run["remedies"]))
     seen = [each for program in rank.program if not program.is_worker for each in program.remedies]
     found: dict[tuple[str, bool], dict[str, int]] = {}
     for each in seen:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from hpcncf.collect.node_means import ratio
 from hpcncf.collect.resource_columns import distinct, elapsed, start_and_end
-from hpcncf.collect.training_columns import Row, ratio
+from hpcncf.collect.training_columns import Row
 from hpcncf.job.plan import Run
 from hpcncf.records.schema import NodeRecord, RankEnd
 from hpcncf.slurm.accounting import Account, disagreements, step_at

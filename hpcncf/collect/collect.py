@@ -24,8 +24,9 @@ from hpcncf.collect.attempt_table import (
     totals,
     was_killed,
 )
+from hpcncf.collect.node_means import ratio
 from hpcncf.collect.resource_columns import MEASURED, measure, warnings
-from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio, reports
+from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, reports
 from hpcncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.errors import printable
 from hpcncf.files import write_text

@@ -9,6 +9,7 @@ from itertools import compress
 from operator import mul
 from typing import Any, Final, TypeGuard
 
+from hpcncf.collect.node_means import TRAFFIC, Series, mean, ratio, traffic
 from hpcncf.collect.training_columns import (
     PHASES_TRAINED,
     TRAINED,
@@ -17,12 +18,11 @@ from hpcncf.collect.training_columns import (
     figures_trained,
     memory_growth,
     others_cores,
-    ratio,
     training_time,
     windows_within,
 )
 from hpcncf.job.plan import Run
-from hpcncf.records.schema import Gpu, NodeRecord, RankEnd, RankRecord, Reported
+from hpcncf.records.schema import NodeRecord, RankEnd, RankRecord, Reported
 from hpcncf.state.decide import has_all_ranks
 
 # These mean what they mean for our own training, and stand in the same columns.
@@ -221,8 +221,6 @@ GPUS: Final = (
     "gpu_model",
 )
 
-Series = Callable[[Gpu], Sequence[float | None]]
-
 
 def columns_gpus(
     run: Run,
@@ -276,18 +274,6 @@ def _throttle_reason(reason: str) -> Series:
     return lambda gpu: gpu.throttled[reason]
 
 
-def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
-    """Mean of a series over all GPUs and windows with a value, weighted by window length."""
-    known = [
-        (value * length, length)
-        for node in nodes
-        for gpu in node.gpus or []
-        for value, length in zip(series(gpu), node.length_s, strict=True)
-        if value is not None
-    ]
-    return ratio(sum(part for part, _ in known), sum(length for _, length in known))
-
-
 def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | None]:
     """Yield the mean power in W of each GPU of a node between two moments.
 
@@ -300,13 +286,6 @@ def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | 
 
 
 # Of the nodes, whoever caused it: MiB/s, mean over time, all nodes.
-TRAFFIC: Final = {
-    "network_mib_s": "network",
-    "loopback_mib_s": "loopback",
-    "disk_mib_s": "disks",
-}
-IDLE_MIB_S: Final = 1.0
-"""Less traffic than this belongs to the system, not to a training."""
 MEASURED: Final = (
     "elapsed_s",
     "cores_allocated",
@@ -391,17 +370,6 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
             for name in ("cpu_model", "commit", "python", "torch")
         },
     }
-
-
-def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:
-    """Network and disk traffic in MiB/s: each node's mean, summed; None if not recorded."""
-    found: dict[str, float | None] = {}
-    for column in TRAFFIC:
-        series = column.removesuffix("_s")
-        rates = [ratio(sum(getattr(node, series)), sum(node.length_s)) for node in nodes]
-        known = [rate for rate in rates if rate is not None]
-        found[column] = sum(known) if known else None
-    return found
 
 
 def elapsed(ranks: Sequence[RankEnd]) -> float:

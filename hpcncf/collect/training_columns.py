@@ -13,6 +13,7 @@ from operator import add, mul
 from statistics import median
 from typing import Any, Final
 
+from hpcncf.collect.node_means import ratio
 from hpcncf.job.plan import Run
 from hpcncf.monitor.memory_growth import steady
 from hpcncf.records.schema import Epoch, NodeRecord, Phases, Progress, RankRecord, TrainingRecord
@@ -60,10 +61,6 @@ TRAINED: Final = (
     "resumed_epoch",
     "model_sha256",
 )
-
-
-def ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
 
 
 def efficiency_in_training(

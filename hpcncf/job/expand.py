@@ -13,7 +13,6 @@ from hpcncf.job.identity import (
     add_remedies,
     command_identity,
     configuration_id,
-    hash_identity,
     run_identity,
 )
 from hpcncf.job.plan import Plan, Run
@@ -29,6 +28,7 @@ from hpcncf.job.spec import (
     validate_settings,
 )
 from hpcncf.job.validate import find_conflicts
+from hpcncf.paths import hash_identity
 
 # Every verb reads the whole plan.
 MAX_RUNS: Final = 100_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,6 +16,7 @@ from hpcncf.job.spec import (
     build_command,
     placeholder_values,
 )
+from hpcncf.paths import hash_identity
 
 SEED: Final = "seed"
 """Setting of `training`, or a command's parameter."""
@@ -98,12 +97,6 @@ def _training_identity(training: Training, resources: Resources) -> dict[str, An
         "backend": training.backend_for(resources),
         "batch": training.batch_over_ranks(resources.world_size),
     }
-
-
-def hash_identity(identity: Mapping[str, Any]) -> str:
-    """Hash an identity to 12 hexadecimal digits of its SHA-256."""
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def configuration_id(run: Run) -> str:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hpcncf.job.identity import hash_identity
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Program
-from hpcncf.paths import ResultPaths
+from hpcncf.paths import ResultPaths, hash_identity
 from hpcncf.records.plan_file import read_plan
 from hpcncf.records.user_code import UserCode, hash_command_code, name_command_code
 from hpcncf.state import status

@@ -15,7 +15,7 @@ from hpcncf.files import make_folder
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Program
 from hpcncf.paths import ResultPaths
-from hpcncf.records.code_version import checkout, git_bytes, git_text
+from hpcncf.records.git import checkout, git_bytes, git_text
 from hpcncf.records.plan_file import has_snapshot
 
 MOST_MIB: Final = 200

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from hpcncf.errors import UsageError
-from hpcncf.job.spec import Training
-from hpcncf.records.schema import Epoch
+
+if TYPE_CHECKING:
+    from hpcncf.job.spec import Training
+    from hpcncf.records.schema import Epoch
 
 # A host name's parts: plain text, or numbers in brackets.
 PART = re.compile(r"\[([^\]]*)\]|([^\[\],]+)")

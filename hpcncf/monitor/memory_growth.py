@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from hpcncf.records.schema import GROWTH_HINT
+from hpcncf.records.plain import GROWTH_HINT
 
 # What is loaded at the start is no growth.
 START: Final = 0.2

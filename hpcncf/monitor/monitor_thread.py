@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
@@ -28,29 +28,29 @@ from hpcncf.monitor.cgroup import (
     usable_cpus,
 )
 from hpcncf.monitor.gpu import gpus_of_run
-from hpcncf.monitor.memory_growth import steady
 from hpcncf.monitor.node import NodeSampler, network_link_mib_s
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
 from hpcncf.monitor.topology import nodes
 from hpcncf.monitor.windows import Clock, Window, Windows
-from hpcncf.records.schema import (
+from hpcncf.records.plain import (
+    SCHEMA_VERSION,
     TOO_SHORT_S,
-    Cores,
-    Cpu,
-    Gpu,
-    Io,
-    Memory,
-    NodeRecord,
+    as_attributes,
     utc_now,
-    write_record,
+    write_plain,
 )
+
+if TYPE_CHECKING:
+    from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord
 
 PEAK_WINDOW_S: Final = 10.0
 
 OTHERS_CORES: Final = 0.2
 STEAL_SHARE: Final = 0.05
 MEMORY_SHARE: Final = 0.9
+# Fewer windows show no steady growth of memory.
+FEWEST_GROWING: Final = 6
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,19 @@ class Measured:
     memory: Memory
     io: Io
     warnings: list[str]
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Measured:
+        """Build it from the same as plain data."""
+        from hpcncf.records import schema
+
+        parts = {
+            "cores": schema.Cores(**plain["cores"]),
+            "cpu": schema.Cpu(**plain["cpu"]),
+            "memory": schema.Memory(**plain["memory"]),
+            "io": schema.Io(**plain["io"]),
+        }
+        return cls(**{**plain, **parts})
 
 
 class Peak:
@@ -131,6 +144,10 @@ def warnings(
                 f"the hypervisor took {steal:.0%} of the cores' time: this virtual machine shares "
                 "its cores with others"
             )
+    if len(windows) < FEWEST_GROWING:
+        return found
+    from hpcncf.monitor.memory_growth import steady  # loads statistics, which a short run spares
+
     ends = [window.start_s + window.length_s for window in windows]
     if growth := steady(ends, [window.anonymous_mib for window in windows]):
         found.append(str(growth))
@@ -140,10 +157,16 @@ def warnings(
 def node_record(
     windows: list[Window], cpus: list[int], gpus: list[Gpu] | None = None, **about: Any
 ) -> NodeRecord:
-    """Build the record of a node's series, rounded to the clocks' precision.
+    """Build the record of a node's series; `about` identifies the run and the node."""
+    from hpcncf.records.schema import NodeRecord
 
-    `about` identifies the run and the node.
-    """
+    return NodeRecord(**plain_node_record(windows, cpus, gpus, **about))
+
+
+def plain_node_record(
+    windows: list[Window], cpus: list[int], gpus: list[Gpu] | None = None, **about: Any
+) -> dict[str, Any]:
+    """Build the record of a node's series as plain data, rounded to the clocks' precision."""
 
     def by_cpu(seconds: Callable[[Window], Sequence[float]]) -> list[list[float]]:
         shares = [[_share(cpu, w.length_s) for cpu in seconds(w)] for w in windows]
@@ -152,7 +175,9 @@ def node_record(
     def rounded(name: str, digits: int) -> list[float]:
         return [round(getattr(window, name), digits) for window in windows]
 
-    return NodeRecord(
+    return dict(
+        schema_version=SCHEMA_VERSION,
+        kind="node",
         **about,
         start_s=rounded("start_s", 3),
         length_s=rounded("length_s", 3),
@@ -169,7 +194,7 @@ def node_record(
         network_link_mib_s=network_link_mib_s(),
         loopback_mib=rounded("loopback_mib", 3),
         disk_mib=rounded("disk_mib", 3),
-        gpus=gpus,
+        gpus=None if gpus is None else [gpu.model_dump(mode="json") for gpu in gpus],
     )
 
 
@@ -295,7 +320,14 @@ class Monitor:
 
     def stop(self) -> Measured:
         """Stop sampling and return the measurements; may be called once."""
-        elapsed_s = self._clock.elapsed_s()
+        return Measured.of(self.stop_plain())
+
+    def stop_plain(self, ended_s: float | None = None) -> dict[str, Any]:
+        """Stop sampling and return the measurements as plain data; may be called once.
+
+        `ended_s`: when the process ended, by `time.monotonic`; by default now.
+        """
+        elapsed_s = self._clock.elapsed_s(ended_s)
         self._stopping.set()
         self._thread.join()
         self._sample()
@@ -318,8 +350,14 @@ class Monitor:
 
     def node_record(self) -> NodeRecord:
         """Build the record of the node's series so far; empty unless this rank samples the node."""
+        from hpcncf.records.schema import NodeRecord
+
+        return NodeRecord(**self.plain_node_record())
+
+    def plain_node_record(self) -> dict[str, Any]:
+        """Build the same as plain data."""
         windows, node = self._windows.all(), self._node
-        return node_record(
+        return plain_node_record(
             windows,
             node.cpus if node else [],
             gpus_of_run(node.gpus, windows) if node else None,
@@ -375,75 +413,78 @@ class Monitor:
             return
         begun_s = time.thread_time()
         try:
-            write_record(self._node_file, self.node_record())
+            write_plain(self._node_file, self.plain_node_record())
         except OSError as error:  # a full disk must not end the run that we watch
             self._problems.append(f"{self._node_file}: not written: {error.strerror}")
         pause_s = max(WRITE_EVERY_S, (time.thread_time() - begun_s) / WRITE_SHARE)
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
-    def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
+    def _measured(self, elapsed_s: float, spent: Spent) -> dict[str, Any]:
         back, cpus = pressure_between(self._before, read_counters()), self._cpus
-        cores = Cores(
-            allocated=self._allocated,
-            usable=self._usable,
-            used=spent.cpu_s / elapsed_s if elapsed_s > 0 else None,
-            cpus=cpus,
-            affinity_changed=self._mask != cpus,
-            quota=self._quota,
-            threads_per_core=threads_per_core(),
-            on_node=on_node(),
-            pinned=self._pinned,
-            numa_nodes=nodes(cpus),
-        )
+        cores = {
+            "allocated": self._allocated,
+            "usable": self._usable,
+            "used": spent.cpu_s / elapsed_s if elapsed_s > 0 else None,
+            "cpus": cpus,
+            "affinity_changed": self._mask != cpus,
+            "quota": self._quota,
+            "threads_per_core": threads_per_core(),
+            "on_node": on_node(),
+            "pinned": self._pinned,
+            "numa_nodes": nodes(cpus),
+        }
         limit = memory_limit()
-        memory = Memory(
-            rss_peak_mib=self._highest.rss_mib,
-            anonymous_peak_mib=self._highest.anonymous_mib,
-            limit_mib=limit.value if limit else None,
-            major_faults=spent.major_faults,
-            pressure_s=back.memory_s,
-            swap_peak_mib=self._highest.swap_mib,
-        )
+        memory = {
+            "rss_peak_mib": self._highest.rss_mib,
+            "anonymous_peak_mib": self._highest.anonymous_mib,
+            "limit_mib": limit.value if limit else None,
+            "major_faults": spent.major_faults,
+            "pressure_s": back.memory_s,
+            "swap_peak_mib": self._highest.swap_mib,
+        }
         windows, node_cpus = self._windows.all(), self._node.cpus if self._node else []
-        return Measured(
-            started_at=self._clock.started_at,
-            ended_at=self._clock.at(elapsed_s),
-            elapsed_s=elapsed_s,
-            cores=cores,
-            cpu=self._cpu(elapsed_s, spent, back),
-            memory=memory,
-            io=Io(
-                read_mib=spent.read_bytes / 2**20,
-                write_mib=spent.write_bytes / 2**20,
-                pressure_s=back.io_s,
-                blocked_s=self._blocked.total_s,
-            ),
-            warnings=[
-                *warnings(cores, memory, elapsed_s, windows, node_cpus),
+        seen = as_attributes({"cores": cores, "memory": memory}, "cores", "memory")
+        return {
+            "started_at": self._clock.started_at,
+            "ended_at": self._clock.at(elapsed_s),
+            "elapsed_s": elapsed_s,
+            "cores": cores,
+            "cpu": self._cpu(elapsed_s, spent, back),
+            "memory": memory,
+            "io": {
+                "read_mib": spent.read_bytes / 2**20,
+                "write_mib": spent.write_bytes / 2**20,
+                "pressure_s": back.io_s,
+                "blocked_s": self._blocked.total_s,
+            },
+            "warnings": [
+                *warnings(seen.cores, seen.memory, elapsed_s, windows, node_cpus),
                 *self._problems[:1],
             ],
-        )
+        }
 
-    def _cpu(self, elapsed_s: float, spent: Spent, back: Pressure) -> Cpu:
+    def _cpu(self, elapsed_s: float, spent: Spent, back: Pressure) -> dict[str, Any]:
         queued_s, main_s = self._waited.runqueue_s, self._main_s
         runs = None if queued_s is None else spent.cpu_s + queued_s
         efficiency = spent.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
         peak = self._highest.peak.cores
-        return Cpu(
-            user_s=spent.user_s,
-            system_s=spent.system_s,
-            efficiency=efficiency,
+        if peak is not None:
             # The average has the kernel's last word, the samples do not: a peak is no less.
-            efficiency_peak=None if peak is None else max(peak / self._allocated, efficiency or 0),
-            peak_window_s=PEAK_WINDOW_S,
-            context_switches_voluntary=spent.voluntary,
-            context_switches_involuntary=spent.involuntary,
-            threads_peak=self._highest.threads,
-            processes_peak=self._highest.processes,
-            main_s=main_s,
-            children_s=None if main_s is None else max(0.0, spent.cpu_s - main_s),
-            throttled_s=back.throttled_s,
-            runnable_mean=runs / elapsed_s if runs is not None and elapsed_s > 0 else None,
-            runqueue_s=queued_s,
-            iowait_s=self._waited.disks_s,
-        )
+            peak = max(peak / self._allocated, efficiency or 0.0)
+        return {
+            "user_s": spent.user_s,
+            "system_s": spent.system_s,
+            "efficiency": efficiency,
+            "efficiency_peak": peak,
+            "peak_window_s": PEAK_WINDOW_S,
+            "context_switches_voluntary": spent.voluntary,
+            "context_switches_involuntary": spent.involuntary,
+            "threads_peak": self._highest.threads,
+            "processes_peak": self._highest.processes,
+            "main_s": main_s,
+            "children_s": None if main_s is None else max(0.0, spent.cpu_s - main_s),
+            "throttled_s": back.throttled_s,
+            "runnable_mean": runs / elapsed_s if runs is not None and elapsed_s > 0 else None,
+            "runqueue_s": queued_s,
+            "iowait_s": self._waited.disks_s,
+        }

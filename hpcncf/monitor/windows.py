@@ -19,8 +19,10 @@ class Clock:
         self._started = datetime.now(UTC) - timedelta(seconds=self._age_s)
         self.started_at = self.at(0.0)
 
-    def elapsed_s(self) -> float:
-        return self._age_s + time.monotonic() - self._read_s
+    def elapsed_s(self, until_s: float | None = None) -> float:
+        """Seconds from the process's start to now, or to a moment of `time.monotonic`."""
+        now_s = time.monotonic() if until_s is None else until_s
+        return max(0.0, self._age_s + now_s - self._read_s)
 
     def at(self, elapsed_s: float) -> str:
         """Return the time `elapsed_s` seconds after the process's start, in ISO 8601 and UTC."""

@@ -6,9 +6,10 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hpcncf.job.spec import Remedies
+if TYPE_CHECKING:
+    from hpcncf.job.spec import Remedies
 
 FOLDER: Final = "HPCNCF_PROBE"
 REMEDIES: Final = "HPCNCF_WITH"

@@ -10,19 +10,15 @@ import time
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
-
-import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import AttemptPaths, RunPaths
-from hpcncf.records.schema import (
-    Claim,
-    RecordError,
-    read_record,
-    utc_now,
-    write_record_with_retries,
-)
+from hpcncf.records.plain import RecordError, plain_record, utc_now, write_plain_with_retries
+
+if TYPE_CHECKING:
+    from hpcncf.records.schema import Claim
 
 # A rank rewrites progress.json every few seconds and node-N.json every ten. A process on another
 # machine that has been silent this long is presumed dead.
@@ -57,9 +53,11 @@ def claim_attempt(
             "`hpcncf cancel`"
         )
     attempt = paths.attempt(attempts[-1].number + 1 if attempts else 1)
-    claim = Claim(
-        run_id=paths.folder.name,
-        attempt=attempt.number,
+    run_id = paths.folder.name
+    claim = plain_record(
+        "claim",
+        run_id,
+        attempt.number,
         node=os.uname().nodename,
         pid=os.getpid(),
         process_started=process_start(os.getpid()),
@@ -70,14 +68,14 @@ def claim_attempt(
     )
     partial = AttemptPaths(paths.folder / f".{uuid4().hex}")
     try:
-        write_record_with_retries(partial.claim, claim)
+        write_plain_with_retries(partial.claim, claim)
         partial.folder.rename(attempt.folder)  # fails if that folder exists and holds a claim
     except OSError as error:
         shutil.rmtree(partial.folder, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise AlreadyRunning(f"run {claim.run_id}: another process just began it") from None
+            raise AlreadyRunning(f"run {run_id}: another process just began it") from None
         if error.errno == errno.ENOENT:  # completing a run removes unfinished folders
-            raise AlreadyRunning(f"run {claim.run_id}: another process just completed it") from None
+            raise AlreadyRunning(f"run {run_id}: another process just completed it") from None
         raise
     return attempt
 
@@ -105,6 +103,8 @@ def attempt_of_start(
 
 
 def _last_claim(attempts: list[AttemptPaths]) -> Claim | None:
+    from hpcncf.records.schema import Claim, read_record
+
     try:
         return read_record(attempts[-1].claim, Claim)
     except RecordError:
@@ -157,11 +157,15 @@ def process_start(pid: int) -> float:
     with suppress(OSError):
         after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
         return int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+    import psutil
+
     return psutil.Process(pid).create_time()
 
 
 def is_same_process(pid: int, started: float) -> bool:
     """Whether process `pid` that started then is alive; a later process may have its number."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         # Records of 0.1.0 hold seconds since 1970.

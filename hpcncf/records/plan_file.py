@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
-from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.files import make_folder, open_lock, write_text
+from hpcncf.errors import UsageError
+from hpcncf.files import write_text
 from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Plan, Run, merge_plans
 from hpcncf.job.spec import JobSpec, Program
 from hpcncf.paths import ResultPaths
+from hpcncf.records.command_plan import locked as locked
+from hpcncf.records.command_plan import writing as writing
 from hpcncf.records.schema import RecordError, read_regular
 
 
@@ -133,26 +132,3 @@ def _write(path: Path, text: str) -> None:
         if path.read_text(encoding="utf-8") == text:
             return
     write_text(path, text)
-
-
-@contextlib.contextmanager
-def writing(folder: Path, remedy: str = "") -> Iterator[None]:
-    """A full disk or a folder that is not ours is for the user to mend."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or folder
-        raise HpcncfError(f"{where}: cannot be written: {error.strerror}{remedy}") from None
-
-
-@contextlib.contextmanager
-def locked(paths: ResultPaths) -> Iterator[None]:
-    """One at a time changes a results folder: the next submission sees what this one took."""
-    make_folder(paths.folder)
-    lock = open_lock(paths.lock)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks; claims still hold
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

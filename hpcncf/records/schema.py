@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
-import stat
-import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -22,35 +18,25 @@ from pydantic import (
     model_validator,
 )
 
-from hpcncf.errors import HpcncfError, abbreviate
-from hpcncf.files import write_text
-
-SCHEMA_VERSION: Final = 1
-# A full disk, or a file server that is away or read-only for a moment: worth waiting for if a run
-# would fail without the record.
-TRANSIENT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
-RETRY_S: Final = 180.0
-RETRY_EVERY_S: Final = 1.0
-
-# A node record of 1,024 CPUs and 600 windows has 25 MB.
-LARGEST_BYTES: Final = 64 * 1024**2
-MOST_REPORTED: Final = 100
-# A shorter run's CPU efficiency says nothing: start-up is most of it, CPU time ticks every 10 ms.
-TOO_SHORT_S: Final = 5.0
-GROWTH_HINT: Final = (
-    "unless data is still being read, each step keeps something: most often a list or a sum of "
-    "losses, which keeps the graph of every step; keep loss.item() or loss.detach() instead"
+from hpcncf.errors import abbreviate
+from hpcncf.records.plain import GROWTH_HINT as GROWTH_HINT
+from hpcncf.records.plain import (
+    LARGEST_METRIC,
+    LONGEST_REPORTED,
+    MOST_REPORTED,
+    SCHEMA_VERSION,
+    write_plain,
+    write_plain_with_retries,
 )
-"""What makes memory grow as long as a program runs."""
-LONGEST_REPORTED: Final = 200
+from hpcncf.records.plain import TOO_SHORT_S as TOO_SHORT_S
+from hpcncf.records.plain import RecordError as RecordError
+from hpcncf.records.plain import Reported as Reported
+from hpcncf.records.plain import read_regular as read_regular
+from hpcncf.records.plain import utc_now as utc_now
+
 LONGEST_TEXT: Final = 10_000
 
 RankOutcome = Literal["completed", "failed", "stopped"]
-Reported = dict[str, bool | int | float | str]
-
-
-class RecordError(HpcncfError):
-    """A file that is not the expected record. Readers of many files report, skip and count it."""
 
 
 def _moment(text: str) -> str:
@@ -86,8 +72,6 @@ ProcessId = Annotated[int, Field(ge=1, lt=2**31)]
 WorldSize = Annotated[int, Field(ge=1, le=2**20)]
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 PositiveNumber = Annotated[float, Field(gt=0, le=1e15)]
-# As large as float32, for losses.
-LARGEST_METRIC: Final = 1e39
 Metric = Annotated[float, Field(ge=-LARGEST_METRIC, le=LARGEST_METRIC)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # Slurm gets it as an argument.
@@ -790,39 +774,9 @@ class End(AttemptRecord):
 R = TypeVar("R", bound=RecordPart)
 
 
-def utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 def write_record(path: Path, record: BaseModel) -> None:
     """Write a record as JSON. Raises ValueError for NaN and infinity, which are our bug."""
-    text = json.dumps(record.model_dump(mode="json"), allow_nan=False)
-    write_text(path, text + "\n")
-
-
-def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
-    """The file's content.
-
-    Raises RecordError if it is a pipe or a device or larger than `most_bytes`, and OSError if it
-    cannot be read.
-    """
-    # A pipe without a writer is not waited for. A file object takes twice as long for small files.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise RecordError(f"{path}: expected a regular file, came a pipe or a device")
-        if found.st_size > most_bytes:
-            raise RecordError(f"{path}: larger than {most_bytes:,} bytes: not read")
-        content = os.read(descriptor, found.st_size)
-        # A file server may give less at once.
-        while len(content) < found.st_size and (
-            more := os.read(descriptor, found.st_size - len(content))
-        ):
-            content += more
-        return content
-    finally:
-        os.close(descriptor)
+    write_plain(path, record.model_dump(mode="json"))
 
 
 def read_record(path: Path, kind: type[R]) -> R:
@@ -874,12 +828,5 @@ def read_optional(path: Path, kind: type[R]) -> R | None:
 
 
 def write_record_with_retries(path: Path, record: BaseModel) -> None:
-    """Write a record, waiting up to RETRY_S for a full disk or a lost file server."""
-    until = time.monotonic() + RETRY_S
-    while True:
-        try:
-            return write_record(path, record)
-        except OSError as error:
-            if error.errno not in TRANSIENT_ERRORS or time.monotonic() > until:
-                raise
-        time.sleep(RETRY_EVERY_S)
+    """Write a record, waiting for a full disk or a lost file server: see `plain`."""
+    write_plain_with_retries(path, record.model_dump(mode="json"))

@@ -12,7 +12,7 @@ from typing import Final
 from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
-from hpcncf.records.code_version import checkout
+from hpcncf.records.git import checkout
 from hpcncf.records.schema import Progress, RankEnd, RankRecord
 from hpcncf.records.submissions import State, Submission, Submitted, SubmittedJob, read_submissions
 from hpcncf.slurm.query import job_states

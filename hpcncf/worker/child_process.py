@@ -20,10 +20,8 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Final
 
-import psutil
-
 from hpcncf.errors import HpcncfError
-from hpcncf.records.schema import (
+from hpcncf.records.plain import (
     LARGEST_METRIC,
     LONGEST_REPORTED,
     MOST_REPORTED,
@@ -31,7 +29,6 @@ from hpcncf.records.schema import (
     Reported,
     read_regular,
 )
-from hpcncf.worker.processes import end_with_parent
 from hpcncf.worker.terminal import (
     JOB_CONTROL,
     Terminal,
@@ -265,6 +262,8 @@ class Child:
         """Start the command. Raises CannotStart if it cannot be executed."""
         # Orphaned descendants become children of this process, so that their time is counted.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        if output is not None:
+            from hpcncf.worker.processes import end_with_parent  # here: no import after a fork
         ignored = inherited_as_ignored()
         # Inherited as ignored, the kernel would wait for children itself and keep no account.
         if signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN:
@@ -301,6 +300,10 @@ class Child:
         self._terminal = Terminal(self.pid)
         self.signals = set[int]()
         """What it was passed, or got from the terminal as we did."""
+        self.ended_s: float | None = None
+        """When it ended, by `time.monotonic`."""
+        # What is loaded after its start may take longer than the command.
+        threading.Thread(target=self._await_end, name="hpcncf-end", daemon=True).start()
 
     @property
     def asked_to_end(self) -> bool:
@@ -332,7 +335,14 @@ class Child:
                     looked_at = time.monotonic()
         self._terminal.take_back()
         self._process.returncode = code
+        self.ended_s = self.ended_s or time.monotonic()
         return code
+
+    def _await_end(self) -> None:
+        """Take note of when the command ends. It stays for `wait` to reap."""
+        with contextlib.suppress(ChildProcessError):  # `wait` was faster
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self.ended_s = self.ended_s or time.monotonic()
 
     def _next_signal(self, within_s: float) -> int | None:
         """Wait for a signal to pass on to the child; None after `within_s` seconds without one.
@@ -359,6 +369,8 @@ class Child:
         return number
 
     def _forward(self, number: int) -> None:
+        import psutil
+
         self.signals.add(number)
         # Only what it runs knows what to do with a warning; of others it dies once that has.
         below = psutil.Process(self.pid).children() if self._is_shell else []

@@ -50,7 +50,9 @@ def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
         sys.stderr.write(f"hpcncf: {error}\n")
         return error.exit_code
     cores = float(run.resources.cpus_per_task)
-    recorder = CommandRecorder(run, place, attempt, child, host, launched_by(), cores)
+    recorder = CommandRecorder(
+        run.model_dump(mode="json"), place, attempt, child, host, launched_by(), cores
+    )
     recorder.warnings += edited
     output.start(recorder.report.read)
     code, measured = recorder.wait()
@@ -59,9 +61,9 @@ def run_program(run: Run, place: Place, attempt: AttemptPaths) -> int:
     # A program that was asked to stop did what it could; its exit code does not show whether that
     # was all.
     signals = [each for each in STOPPING if each in child.signals]
-    record = recorder.end(measured, code, stopped=bool(signals))
+    record = RankRecord(**recorder.end(measured, code, stopped=bool(signals)))
     if signals:
-        return _end_stopped(recorder, record, Stopped(signals[0]))
+        return _end_stopped(recorder, run.resources.requeues, record, Stopped(signals[0]))
     if lost:
         no_result = {"type": "NoResult", "message": NO_RESULT, "traceback": ""}
         record = record.model_copy(update={"outcome": "failed", "error": no_result})
@@ -126,7 +128,9 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     )
 
 
-def _end_stopped(recorder: CommandRecorder, record: RankRecord, stopped: Stopped) -> int:
+def _end_stopped(
+    recorder: CommandRecorder, requeues: int, record: RankRecord, stopped: Stopped
+) -> int:
     """Record a program that was asked to stop; rank 0 requeues the job. Returns the exit code.
 
     Rank 0 waits for the other ranks' records first.
@@ -142,7 +146,7 @@ def _end_stopped(recorder: CommandRecorder, record: RankRecord, stopped: Stopped
 
     decision = RequeueDecision(None, "")
     if record.rank == 0:
-        decision = decide_requeue(stopped.signum, recorder.run.resources.requeues)
+        decision = decide_requeue(stopped.signum, requeues)
     write(decision.description)
     if record.rank != 0 and in_slurm_step():
         return 0

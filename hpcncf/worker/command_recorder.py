@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-import psutil
-
 from hpcncf.errors import name_exit
-from hpcncf.job.plan import Run
-from hpcncf.job.spec import Program
 from hpcncf.launcher.environment import LaunchedBy, Place
-from hpcncf.monitor.monitor_thread import Measured
 from hpcncf.paths import AttemptPaths
 from hpcncf.probe.launch import unobservable
-from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
 from hpcncf.records.claims import process_start
-from hpcncf.records.schema import RankRecord
 from hpcncf.worker.child_process import FILE, Child, ReportedValues
-from hpcncf.worker.recorder import RankRecorder
+from hpcncf.worker.rank_recorder import RankRecorder
 
 
 class CommandRecorder(RankRecorder):
-    """Measures a command from its start on, typed or of a job file, and makes its record."""
+    """Measures a command from its start on, typed or of a job file, and makes its record.
+
+    A short command's is made without any schema: see `records.plain`.
+    """
 
     def __init__(
         self,
-        run: Run,
+        run: Mapping[str, Any],
         place: Place,
         attempt: AttemptPaths,
         child: Child,
@@ -39,18 +36,21 @@ class CommandRecorder(RankRecorder):
         self.child, self.report = child, ReportedValues()
         self._environment, self._launched_by = dict(environment), launched_by
         self._process_started: float | None = None
-        with suppress(psutil.NoSuchProcess):  # it may have ended at once
+        if Path(f"/proc/{child.pid}").exists():
             self._process_started = process_start(child.pid)
+        program = run["workload"]
+        shell = program.get("shell")
+        self._words = ["bash", "-c", shell] if shell is not None else program["command"]
         self.start_monitor(allocated, child.pid)
 
-    def wait(self) -> tuple[int, Measured]:
-        """Wait for the command's end; return its exit code and the measurements.
+    def wait(self) -> tuple[int, dict[str, Any]]:
+        """Wait for the command's end; return its exit code and the measurements as plain data.
 
         The exit code is minus the number of the signal that ended the command, if one did.
         """
         self._write_progress()  # by it `status` finds the command if this process is killed
         code = self.child.wait(self._write_progress, self.monitor.see_main)
-        return code, self.monitor.stop()
+        return code, self.monitor.stop_plain(self.child.ended_s)
 
     def _write_progress(self) -> None:
         if self.place.rank != 0:
@@ -59,8 +59,11 @@ class CommandRecorder(RankRecorder):
         so_far.values = dict(self.report.values)
         so_far.read_file(self.attempt.output / FILE)
         speed = so_far.values.get("instances_per_s")
-        profiles, _ = read_profiles(self.attempt.probe(0))
-        steps, phases = shares_so_far(profiles)
+        steps, phases = 0, dict[str, float]()
+        if _has_files(self.attempt.probe(0)):
+            from hpcncf.probe.read import read_profiles, shares_so_far
+
+            steps, phases = shares_so_far(read_profiles(self.attempt.probe(0))[0])
         self.write_progress(
             phase="command",
             epoch=0,
@@ -74,22 +77,28 @@ class CommandRecorder(RankRecorder):
             phases=phases,
         )
 
-    def end(self, measured: Measured, code: int, stopped: bool) -> RankRecord:
-        """Build the record of the command that ended with `code`.
+    def end(self, measured: Mapping[str, Any], code: int, stopped: bool) -> dict[str, Any]:
+        """Build the record of the command that ended with `code`, as plain data.
 
         `stopped`: the command had been asked to stop.
         """
         self.report.end()
         if self.place.rank == 0:
             self.report.read_file(self.attempt.output / FILE)
-        folder, program = self.attempt.probe(self.place.rank), self.run.workload
+        folder = self.attempt.probe(self.place.rank)
         is_probed = folder.exists()
-        profiles, unread = take_profiles(folder)
-        if is_probed and not profiles and isinstance(program, Program):
-            deaf = unobservable(program.templates)
-            unread = [*unread, *([deaf] if deaf else [])]
+        profiles, unread = list[dict[str, Any]](), list[str]()
+        if _has_files(folder):
+            from hpcncf.probe.read import take_profiles
+
+            taken, unread = take_profiles(folder)
+            profiles = [each.model_dump(mode="json") for each in taken]
+        elif is_probed:
+            folder.rmdir()
+        if is_probed and not profiles and (deaf := unobservable(self._words)):
+            unread = [*unread, deaf]
         kind, message = name_exit(code)
-        return self.build_record(
+        return self.plain_record(
             measured,
             pid=self.child.pid,
             launched_by=self._launched_by,
@@ -102,3 +111,11 @@ class CommandRecorder(RankRecorder):
             program=profiles,
             warnings=[*self.report.problems, *unread],
         )
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as there:
+            return any(True for _ in there)
+    except OSError:
+        return False

@@ -21,7 +21,7 @@ from hpcncf.worker import processes
 from hpcncf.worker.attempt import build_end
 from hpcncf.worker.mps import run_mps_daemon
 from hpcncf.worker.processes import POLL_S, Placement, Ranks, RankWatch
-from hpcncf.worker.recorder import PACKED
+from hpcncf.worker.rank_recorder import PACKED
 
 
 @dataclass(frozen=True)

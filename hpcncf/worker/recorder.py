@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,22 +16,16 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program
 from hpcncf.launcher.allocation import allocated_cores
-from hpcncf.launcher.environment import Place, launched_by, slurm_job_id
-from hpcncf.launcher.requeue import RequeueDecision, decide_requeue, requeue_job
+from hpcncf.launcher.environment import Place, launched_by
+from hpcncf.launcher.requeue import RequeueDecision, decide_requeue
 from hpcncf.launcher.signals import Stopped, StopSignals, graceful
-from hpcncf.monitor.monitor_thread import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.code_version import CHANGED, changed
 from hpcncf.records.host import describe_host
 from hpcncf.records.plan_file import has_snapshot
 from hpcncf.records.schema import (
-    Packed,
-    Progress,
     RankOutcome,
     RankRecord,
-    utc_now,
-    write_record,
-    write_record_with_retries,
 )
 from hpcncf.records.submissions import read_submissions
 from hpcncf.records.user_code import hash_command_code
@@ -51,6 +43,7 @@ from hpcncf.worker.lost_ranks import (
     is_peer_loss,
     silent_elsewhere,
 )
+from hpcncf.worker.rank_recorder import RankRecorder
 
 
 def changes(run: Run, attempt: AttemptPaths) -> list[str]:
@@ -73,109 +66,6 @@ def changes(run: Run, attempt: AttemptPaths) -> list[str]:
 
 
 NAMED_FILES: Final = 5
-
-
-# The runs that share a node or GPU, as JSON, for the ranks of each.
-PACKED: Final = "HPCNCF_PACKED"
-
-
-class RankRecorder:
-    """Measures one rank of a run and writes its record: this process, or a command."""
-
-    def __init__(self, run: Run, place: Place, attempt: AttemptPaths | None = None) -> None:
-        self.run, self.place, self._attempt = run, place, attempt
-        self.warnings: list[str] = []
-        self._monitor: Monitor | None = None
-
-    @property
-    def attempt(self) -> AttemptPaths:
-        assert self._attempt is not None
-        return self._attempt
-
-    @property
-    def monitor(self) -> Monitor:
-        assert self._monitor is not None
-        return self._monitor
-
-    def start_monitor(self, allocated: float, pid: int | None = None) -> None:
-        """Start to measure this process, or the command `pid`.
-
-        A node's first rank measures the node, too.
-        """
-        cpus = os.environ.get("HPCNCF_NODE_CPUS")  # of the whole run here, by its launcher
-        is_first = self.place.local_rank == 0
-        self._monitor = Monitor(
-            self.run.id,
-            self.attempt.number,
-            node_index=self.place.node_index,
-            pid=pid,
-            allocated=allocated,
-            node_file=self.attempt.node(self.place.node_index) if is_first else None,
-            node_cpus=[int(cpu) for cpu in cpus.split(",")] if cpus else None,
-            siblings=self.place.local_world_size > 1,
-        )
-        self._monitor.start()
-
-    def write_progress(self, **position: Any) -> None:
-        """Write the progress file that `status` shows; `position` has the unmeasured fields."""
-        progress = Progress(
-            run_id=self.run.id,
-            attempt=self.attempt.number,
-            updated_at=utc_now(),
-            **self.monitor.so_far(),
-            **position,
-        )
-        with contextlib.suppress(OSError):  # without it `status` shows less; the run goes on
-            write_record(self.attempt.progress, progress)
-
-    def build_record(self, measured: Measured, **others: Any) -> RankRecord:
-        """Build the rank's record; `others` has the fields that the monitor does not measure."""
-        figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
-        # A command of a packed run may start runs, which inherit the variable of that run.
-        packed = Packed.model_validate_json(os.environ[PACKED]) if os.environ.get(PACKED) else None
-        packed = packed if packed and self.run.id in packed.runs else None
-        missing = [f"mps: {packed.mps_missing}"] if packed and packed.mps_missing else []
-        warnings = [*measured.warnings, *missing, *others.pop("warnings"), *self.warnings]
-        return RankRecord(
-            **figures | {"warnings": warnings},
-            run_id=self.run.id,
-            attempt=self.attempt.number,
-            rank=self.place.rank,
-            local_rank=self.place.local_rank,
-            world_size=self.place.world_size,
-            node=os.uname().nodename,
-            node_index=self.place.node_index,
-            slurm_job_id=slurm_job_id(),
-            run=self.run.model_dump(mode="json"),
-            packed=packed,
-            **others,
-        )
-
-    def leave(self, record: RankRecord) -> None:
-        """Write the rank's record; retry for a while if the disk is full or unreachable.
-
-        Raises HpcncfError if it cannot be written.
-        """
-        path = self.attempt.rank(record.rank)
-        try:
-            write_record_with_retries(path, record)
-        except OSError as problem:
-            raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
-        message = record.error["message"] if record.error else LOST
-        if record.world_size > 1 and record.outcome != "completed" and not message.startswith(LOST):
-            # The first to end is linked to, so that no rank has to read hundreds of records.
-            with contextlib.suppress(OSError):  # another was first, or there are no links here
-                self.attempt.first(record.outcome).symlink_to(path.name)
-
-    def requeue_last(self, decision: RequeueDecision, within_s: float) -> str:
-        """Requeue the job if `decision` says so; return why Slurm refused, or an empty text.
-
-        Slurm then kills the rest of the job: the other ranks' records come first.
-        """
-        if decision.job_id is None:
-            return ""
-        all_left(self.attempt, self.place.world_size, within_s)
-        return requeue_job(decision.job_id) or ""
 
 
 TRACEBACK_LINES = 12
@@ -205,7 +95,8 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
         attempt: AttemptPaths | None = None,
         found: Callable[[], AttemptPaths | None] = lambda: None,
     ) -> None:
-        super().__init__(run, place, attempt)
+        super().__init__(run.model_dump(mode="json"), place, attempt)
+        self.run = run
         self._found = found
         self.trainer: Trainer | None = None
         self.peers: list[Peer] = []
@@ -329,7 +220,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
             os._exit(stopped.exit_code)
 
     def _record(self) -> RankRecord:
-        measured = self.monitor.stop()
+        measured = self.monitor.stop_plain()
         trainer = self.trainer
         # A run resumed behind its last step has no steps of its own, and yet epochs to record.
         training = trainer.record() if trainer and (trainer.clock.steps or trainer.epochs) else None
@@ -341,7 +232,7 @@ class ProcessRecorder(RankRecorder, AbstractContextManager["ProcessRecorder"]):
             exit_code=self.exit_code,
             error=self._error_fields(),
             environment=self._environment,
-            training=training,
+            training=training and training.model_dump(mode="json"),
             warnings=trainer.warnings if trainer else [],
         )
 

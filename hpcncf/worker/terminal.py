@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 # A process that reads from or writes to a terminal whose foreground group is another gets the last
 # two; the first is Ctrl-Z.
 JOB_CONTROL: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
@@ -80,6 +78,8 @@ def is_stopped(pid: int) -> bool:
 
 def let_go_on(child: int, group: int) -> None:
     """Continue the stopped processes of this group: the child and its descendants."""
+    import psutil
+
     with suppress(psutil.NoSuchProcess):
         for process in (psutil.Process(child), *psutil.Process(child).children(recursive=True)):
             with suppress(OSError):

@@ -14,7 +14,7 @@ import pytest
 
 from hpcncf import files
 from hpcncf.paths import RunPaths
-from hpcncf.records import schema
+from hpcncf.records import plain, schema
 from hpcncf.records.claims import (
     HEARTBEAT_TIMEOUT_S,
     AlreadyRunning,
@@ -157,7 +157,7 @@ def test_on_a_full_disk_no_half_of_a_claim_is_left(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files, "NamedTemporaryFile", full)
-    monkeypatch.setattr(schema, "RETRY_S", 0.0)
+    monkeypatch.setattr(plain, "RETRY_S", 0.0)
     with pytest.raises(OSError, match="No space left"):
         claim_attempt(RunPaths(tmp_path), "shell")
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ import pytest
 from hpcncf.job import load
 from hpcncf.launch.submit import save_code_version
 from hpcncf.paths import ResultPaths
-from hpcncf.records import code_version
+from hpcncf.records import code_version, git
 from hpcncf.records.plan_file import record_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
@@ -38,18 +38,18 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_git(folder, "add", "train.py")
     run_git(folder, "commit", "-q", "-m", "first")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(code_version, "TIMEOUT_S", 120)
+    monkeypatch.setattr(git, "TIMEOUT_S", 120)
     return folder
 
 
 def test_a_checkout_says_whether_tracked_files_differ(tmp_path: Path, checkout: Path) -> None:
     (checkout / ".gitignore").write_text("ignored/\n")
     (checkout / "ignored").mkdir()
-    assert code_version.checkout(checkout).dirty is False, "what git does not track is not the code"
+    assert git.checkout(checkout).dirty is False, "what git does not track is not the code"
     (checkout / "train.py").write_text("lr = 2\n")
-    assert code_version.checkout(checkout).dirty is True
+    assert git.checkout(checkout).dirty is True
     for none in (checkout / "ignored", tmp_path / "absent"):
-        assert code_version.checkout(none).commit is None
+        assert git.checkout(none).commit is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
 ) -> None:
     then = code_version.record_code(checkout)
     assert (then[-1].of, then[-1].folder, then[-1].dirty) == ("folder", str(checkout), False)
-    assert then[-1].commit == code_version.git_text(checkout, "rev-parse", "HEAD")
+    assert then[-1].commit == git.git_text(checkout, "rev-parse", "HEAD")
     assert code_version.changed(then, checkouts=True) == []
     edit(checkout)
     seen = code_version.changed(then, checkouts=True)
@@ -136,14 +136,14 @@ def test_a_git_that_hangs_is_given_up_and_its_variables_are_ignored(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert code_version.git_text(checkout, "rev-parse", "--show-toplevel") == str(checkout)
+    assert git.git_text(checkout, "rev-parse", "--show-toplevel") == str(checkout)
     slow = tmp_path / "bin/git"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(code_version, "TIMEOUT_S", 0.2)
-    assert code_version.git_text(checkout, "status") is None
+    monkeypatch.setattr(git, "TIMEOUT_S", 0.2)
+    assert git.git_text(checkout, "status") is None
 
 
 def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(

@@ -10,16 +10,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from hpcncf import cli
-from hpcncf.job.plan import Plan
+from hpcncf.errors import UsageError
+from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import AttemptPaths, ResultPaths
+from hpcncf.records.command_plan import append_command
+from hpcncf.records.plan_file import add_command, read_plan
 from hpcncf.records.schema import Claim, End, NodeRecord, Progress, RankRecord, read_record
 from hpcncf.state.status import states
 from hpcncf.worker.child_process import ENDING
+from hpcncf.worker.record_command import plan_command
 
 START = (
     "import argparse, sys\nfrom hpcncf.cli import run\n"
@@ -334,3 +339,62 @@ def test_a_command_whose_recorder_was_killed_is_running_until_it_ends(tmp_path: 
     while psutil.pid_exists(command) and psutil.Process(command).status() != "zombie":
         time.sleep(0.05)
     assert [state.state for state in states(paths, plan)] == ["lost"]
+
+
+def test_a_short_command_loads_no_schema_and_its_records_are_whole(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom hpcncf.cli import main\n"
+        f"code = main(['run', '--results', {str(tmp_path)!r}, '--json', {str(tmp_path / 'j')!r}, "
+        "'--', 'true'])\nprint(code, *{name.split('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "exit       0 after" in done.stderr
+    code, *loaded = done.stdout.split()
+    assert code == "0"
+    slow = {"pydantic", "psutil", "yaml", "numpy", "torch", "importlib.metadata", "statistics"}
+    assert not slow & set(loaded)
+    (attempt,) = attempts(tmp_path)
+    for path, kind in (
+        (attempt.rank(0), RankRecord),
+        (attempt.node(0), NodeRecord),
+        (attempt.claim, Claim),
+        (attempt.end, End),
+    ):
+        assert json.loads(path.read_text()) == read_record(path, kind).model_dump(mode="json")
+    read_record(attempt.progress, Progress)
+
+
+def test_the_time_of_a_short_command_is_its_own(tmp_path: Path) -> None:
+    done = hpcncf_run(tmp_path, "--quiet", *python("import time; time.sleep(0.03)"))
+    assert done.returncode == 0
+    attempt = only(tmp_path)
+    rank = read_record(attempt.rank(0), RankRecord)
+    end = read_record(attempt.end, End)
+    assert rank.elapsed_s >= 0.03
+    # What hpcncf itself loads and looks up after the start comes on top.
+    assert rank.ended_at < end.ended_at
+
+
+def test_commands_are_added_to_a_plan_of_any_layout(tmp_path: Path) -> None:
+    paths = ResultPaths(tmp_path / "results")
+
+    def add(number: int) -> dict[str, Any]:
+        run = plan_command(["echo", f'{number} "quoted" \udce9'], 2.0, None)
+        assert append_command(paths, run)
+        return run
+
+    first, second = add(1), add(2)
+    text = paths.plan.read_text()
+    plan = read_plan(paths)
+    assert [run.id for run in plan.runs] == [first["id"], second["id"]]
+    assert plan.model_dump(mode="json")["runs"] == [first, second], "no setting is left out"
+    assert text == json.dumps(plan.model_dump(mode="json"), indent=1) + "\n", "one layout"
+    paths.plan.write_text(json.dumps(json.loads(text)))
+    other = plan_command(["true"], 1.0, "other")
+    assert not append_command(paths, other), "somebody else wrote it"
+    add_command(paths, Run(**other))
+    assert [run.id for run in read_plan(paths).runs] == [first["id"], second["id"], other["id"]]
+    paths.plan.write_text(text.replace('"by_hand": true', '"by_hand": false', 1))
+    assert not append_command(paths, other), "a job's run is among them"
+    with pytest.raises(UsageError, match="holds the results of the job 'results'"):
+        add_command(paths, Run(**other))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hpcncf import files
 from hpcncf.paths import RunPaths
-from hpcncf.records import schema
+from hpcncf.records import plain, schema
 from hpcncf.records.schema import Progress, RecordError
 
 SHARES = st.none() | st.floats(0, 10)
@@ -162,7 +162,7 @@ def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int, problem: int = errn
         return made(*given, **named)
 
     monkeypatch.setattr(files, "NamedTemporaryFile", make)
-    monkeypatch.setattr(schema, "RETRY_EVERY_S", 0.01)
+    monkeypatch.setattr(plain, "RETRY_EVERY_S", 0.01)
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.ESTALE])
@@ -179,6 +179,6 @@ def test_a_disk_that_stays_full_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_full_disk(monkeypatch, times=1000)
-    monkeypatch.setattr(schema, "RETRY_S", 0.1)
+    monkeypatch.setattr(plain, "RETRY_S", 0.1)
     with pytest.raises(OSError, match="No space left"):
         schema.write_record_with_retries(tmp_path / "last.json", progress())

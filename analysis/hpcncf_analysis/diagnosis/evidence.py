@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-from hpcncf.collect.resource_columns import IDLE_MIB_S
+from hpcncf.collect.node_means import IDLE_MIB_S
 from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.facts import LoaderFacts, RankTimes, Startup, Tables

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from hpcncf.collect.node_means import ratio
 from hpcncf.collect.resource_columns import (
     TIMED,
     all_or_none,
@@ -24,7 +25,6 @@ from hpcncf.collect.training_columns import (
     in_training,
     memory_growth,
     others_cores,
-    ratio,
 )
 from hpcncf.job.spec import Resources, Settings, Training
 from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord

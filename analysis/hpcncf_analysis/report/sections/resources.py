@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from hpcncf.collect.resource_columns import IDLE_MIB_S, TRAFFIC
+from hpcncf.collect.node_means import IDLE_MIB_S, TRAFFIC
 from hpcncf.table import Table
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.formatting import (
