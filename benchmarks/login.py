@@ -1,8 +1,8 @@
 """How long commands take that run on a login node, and how large the report's page is.
 
 `hpcncf --help` takes turns with an empty Python, `hpcncf run -- true` with `true`: in a folder that
-holds a thousand earlier commands, as a loop over short commands fills it. The records of many runs are generated: no run was
-made, and only the seconds and the bytes mean anything.
+holds a thousand earlier commands, as a loop over short commands fills it. The records of many runs
+are generated: no run was made, and only the seconds and the bytes mean anything.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def main() -> int:
             cells = [f"{cost.seconds:.1f}", "", f"{cost.peak_bytes / 2**20:.0f}", f"{allowed}"]
             rows.append([name, *cells])
         page_mb = (paths.report / "report.html").stat().st_size / 1e6
-    print(f"Medians of {HELPS}, {RUNS} and {ROUNDS} calls, and the slowest; `collect` and `report` once.\n")
+    calls = f"{HELPS}, {RUNS} and {ROUNDS}"
+    print(f"Medians of {calls} calls, and the slowest; `collect` and `report` once.\n")
     columns = ["command", "seconds:", "slowest:", "peak memory, MiB:", "allowed, s:"]
     print(*results.table(columns, rows), sep="\n")
     print(f"\n`report.html` of the thousand runs has {page_mb:.2f} MB (allowed: 5).")

@@ -13,25 +13,24 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from threading import Lock
 from typing import Final
-from uuid import uuid4
 
 UMASK_LOCK: Final = Lock()
 
 
 def write_text(path: Path, text: str) -> None:
     """Write the file completely or not at all: others may read or write it at the same time."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # a file's name may not be UTF-8
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write the file completely or not at all, as `write_text` does."""
     make_folder(path.parent)
     partial = NamedTemporaryFile(  # noqa: SIM115
-        "w",
-        dir=path.parent,
-        prefix=f".{path.name}.",
-        delete=False,
-        encoding="utf-8",
-        errors="backslashreplace",  # a file's name that is not UTF-8
+        "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
     )
     try:
         with partial:
-            partial.write(text)
+            partial.write(content)
             set_shared_mode(partial.fileno(), path.parent)  # a temporary file is 0600
         Path(partial.name).replace(path)
     except BaseException:
@@ -53,7 +52,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         return
     # With its mode from the first moment: another user's process may be about to write there.
-    made = folder.with_name(f".{uuid4().hex}")
+    made = folder.with_name(f".{os.urandom(16).hex()}")
     made.mkdir()
     made.chmod(stat.S_IMODE(made.stat().st_mode) | stat.S_IRWXG)
     try:

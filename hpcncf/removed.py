@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 SINCE: Final = "0.2.0"
 
@@ -57,8 +56,7 @@ def find_removed_option(words: Sequence[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class RemovedSetting:
+class RemovedSetting(NamedTuple):
     """A setting that earlier job files could have."""
 
     default: Any

@@ -7,9 +7,8 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from hpcncf.launcher.environment import hosts, on_this_node, place_of_command
 from hpcncf.monitor.cgroup import in_slurm_step, parse_cpu_list
@@ -18,8 +17,7 @@ FLUX_TIMEOUT_S: Final = 10.0
 NODE_CPUS: Final = "SLURM_CPUS_ON_NODE"
 
 
-@dataclass(frozen=True)
-class BatchSystem:
+class BatchSystem(NamedTuple):
     """A batch system: the variable that identifies its jobs, and the function that reads cores."""
 
     name: str

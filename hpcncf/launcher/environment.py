@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from hpcncf.errors import UsageError
 
@@ -57,8 +55,7 @@ FIRST_PORT: Final = 12000
 PORTS: Final = 20000
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A rank's place among the ranks of its run; the default is the only one."""
 
     rank: int = 0
@@ -201,6 +198,8 @@ def candidates(start: str) -> list[int]:
 
     Below the range from which Linux and macOS give ports away by themselves.
     """
+    import hashlib
+
     words = hashlib.sha256(start.encode()).digest()
     drawn = (int.from_bytes(words[at : at + 2], "big") for at in range(0, len(words), 2))
     return [FIRST_PORT + number % PORTS for number in drawn]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 # `root` is where proc and sys are looked for; only tests give another than `/`.
 
@@ -15,8 +15,7 @@ ROOT = Path("/")
 NO_LIMIT_BYTES = 2**60
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """A limit and the file that sets it, so that a user can look."""
 
     value: float
@@ -213,8 +212,7 @@ def contents(path: Path) -> str:
 # between.
 
 
-@dataclass(frozen=True)
-class Pressure:
+class Pressure(NamedTuple):
     """Seconds during which threads were held back; None where the kernel does not count."""
 
     throttled_s: float | None
@@ -225,11 +223,10 @@ class Pressure:
     """Time in which some thread waited for a disk."""
 
 
-@dataclass(frozen=True)
-class CgroupCounters:
+class CgroupCounters(NamedTuple):
     """The counters at one moment, of a process's cgroup and all above it."""
 
-    throttled_s: dict[Path, float] = field(default_factory=dict)
+    throttled_s: dict[Path, float]
     memory_s: float | None = None
     io_s: float | None = None
 

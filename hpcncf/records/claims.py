@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import AttemptPaths, RunPaths
@@ -66,7 +65,7 @@ def claim_attempt(
         slurm_job_id=slurm_job_id,
         slurm_restart=slurm_restart,
     )
-    partial = AttemptPaths(paths.folder / f".{uuid4().hex}")
+    partial = AttemptPaths(paths.folder / f".{os.urandom(16).hex()}")
     try:
         write_plain_with_retries(partial.claim, claim)
         partial.folder.rename(attempt.folder)  # fails if that folder exists and holds a claim

@@ -6,19 +6,18 @@ import contextlib
 import fcntl
 import json
 import os
-import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.files import make_folder, open_lock, write_text
+from hpcncf.files import make_folder, open_lock, write_bytes
 from hpcncf.paths import ResultPaths
 from hpcncf.records.plain import SCHEMA_VERSION, RecordError, read_regular
 
 # How a plan with runs ends, as `json.dumps(plan, indent=1)` writes it: the next goes in between.
-LAST_RUN: Final = "\n  }"
-END: Final = "\n ]\n}\n"
+LAST_RUN: Final = b"\n  }"
+END: Final = b"\n ]\n}\n"
 # What each run of such a plan has once, and what each that a command typed has.
 EACH: Final = b'\n   "id": "'
 BY_HAND: Final = b'\n   "by_hand": true'
@@ -30,21 +29,20 @@ def append_command(paths: ResultPaths, run: Mapping[str, Any]) -> bool:
     It cannot if the folder holds the results of a job, or a plan that somebody else wrote.
     """
     with writing(paths.folder), locked(paths):
-        text = textwrap.indent(json.dumps(run, indent=1), "  ")
+        text = json.dumps(run, indent=1).replace("\n", "\n  ").encode()
         try:
             there = read_regular(paths.plan)
         except FileNotFoundError:
             name = json.dumps(paths.folder.resolve().name)
             first = f'{{\n "schema_version": {SCHEMA_VERSION},\n "kind": "plan",\n "job": {name},\n'
-            write_text(paths.plan, f'{first} "runs": [\n{text}{END}')
+            write_bytes(paths.plan, f'{first} "runs": [\n  '.encode() + text + END)
             return True
         except RecordError:
             return False
-        known = there.endswith(f"{LAST_RUN}{END}".encode())
+        known = there.endswith(LAST_RUN + END)
         if not known or there.count(EACH) != there.count(BY_HAND):
             return False
-        kept = there[: -len(END)].decode("utf-8", "strict")
-        write_text(paths.plan, f"{kept},\n{text}{END}")
+        write_bytes(paths.plan, there[: -len(END)] + b",\n  " + text + END)
         return True
 
 

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -72,18 +71,25 @@ REST: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
 class RecordedCommand:
     """A command that ended, and what it left."""
 
-    exit_code: int
-    """Negative is the signal that ended it."""
-    folder: Path
-    plain_rank: dict[str, Any]
-    """The rank's record as plain data."""
-    plain_node: dict[str, Any]
-    problem: str | None
-    """Why the record could not be written."""
+    def __init__(
+        self,
+        exit_code: int,
+        folder: Path,
+        plain_rank: dict[str, Any],
+        plain_node: dict[str, Any],
+        problem: str | None,
+    ) -> None:
+        self.exit_code = exit_code
+        """Negative is the signal that ended it."""
+        self.folder = folder
+        self.plain_rank = plain_rank
+        """The rank's record as plain data."""
+        self.plain_node = plain_node
+        self.problem = problem
+        """Why the record could not be written."""
 
     @cached_property
     def rank(self) -> RankRecord:
@@ -235,25 +241,18 @@ def plan_command(
     """Build the same as plain data.
 
     The results of a command may depend on anything, so that no two starts count as the same
-    run.
-
-    Several may start on one host within a millisecond: the process distinguishes them. Ranks that
-    were started together are one run.
+    run. Ranks that were started together are one run.
     """
     # Linux passes any bytes as an argument; JSON keeps text.
     words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
-    started: dict[str, Any] = {
-        "workload": {"command": words},
-        "host": f"{os.uname().nodename}:{os.getpid()}",
-        "started": utc_now(),
-    }
+    run_id = os.urandom(6).hex()
     if place.world_size > 1:
-        started = {"ranks": place.world_size, "start": start_of_ranks()}
+        run_id = hash_identity({"ranks": place.world_size, "start": start_of_ranks()})
     nodes = -(-place.world_size // place.local_world_size)
     changed = remedies.model_dump(mode="json") if remedies else NO_REMEDIES
     varied = {key: value for key, value in changed.items() if value != NO_REMEDIES[key]}
     return {
-        "id": hash_identity(started),
+        "id": run_id,
         "repeat": 0,
         "varied": {"run.command": name or shlex.join(words)}
         | {f"remedies.{key}": value for key, value in varied.items()},

@@ -66,7 +66,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     schema.write_record(path, progress())
     before = path.read_text()
     with pytest.raises(TypeError):
-        files.write_text(path, 3)  # type: ignore[arg-type]
+        files.write_bytes(path, 3)  # type: ignore[arg-type]
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["a.json"]  # noqa: PTH208
 
