@@ -71,13 +71,17 @@ def run(args: argparse.Namespace) -> int:
     results, json_file = args.results.resolve(), args.json and args.json.resolve()
     try:
         try:
-            recorded = record(words, results, args.name, not args.no_probe, remedies)
+            recorded = record(
+                words, results, args.name, not args.no_probe, remedies, load=load_for_programs
+            )
         except (CannotStart, UsageError):
             raise
         except HpcncfError as error:  # a folder that cannot be written must not cost a job
             print(f"hpcncf: {error}", file=sys.stderr)
             results = _elsewhere(words)
-            recorded = record(words, results, args.name, not args.no_probe, remedies, alone=True)
+            recorded = record(
+                words, results, args.name, not args.no_probe, remedies, True, load_for_programs
+            )
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
@@ -98,6 +102,17 @@ def run(args: argparse.Namespace) -> int:
     if recorded.exit_code < 0:
         die_of(-recorded.exit_code)
     return shell_code(recorded.exit_code)
+
+
+def load_for_programs() -> None:
+    """Import what the summary of a training program needs, which takes some tenths of a second."""
+    from hpcncf.cli.run_summary import import_diagnosis
+    from hpcncf.job import plan
+    from hpcncf.records import schema
+
+    import_diagnosis()
+    for kind in (plan.Run, schema.RankRecord, schema.NodeRecord):
+        kind.model_rebuild(force=True)  # schemas of pydantic are built at their first use
 
 
 def _parse_remedies(text: str) -> Remedies | None:

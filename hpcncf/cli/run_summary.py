@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from hpcncf.collect.node_means import IDLE_MIB_S, TRAFFIC, mean, traffic
@@ -101,6 +102,12 @@ def remedy_lines(rank: RankRecord) -> list[str]:
         line = f"{remedy}: {'applied' if applied else 'NOT applied'}: {to}"
         text += textwrap.wrap(line, WIDTH, initial_indent=label, subsequent_indent=" " * 15)
     return text
+
+
+def import_diagnosis() -> None:
+    """Import what `program_lines` needs."""
+    for name in ("diagnose", "from_records", "program_text"):
+        import_module(f"hpcncf_analysis.diagnosis.{name}")
 
 
 def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> list[str]:

@@ -305,6 +305,11 @@ class Monitor:
             "rss_mib": self._last.rss_mib,
         }
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of the last sample."""
+        return self._last.pids
+
     def shortage(self) -> str | None:
         """Return why fewer cores than allocated can be used; None if all can be."""
         return describe_shortage(self._allocated, self._usable, self._cpus, self._quota)

@@ -300,6 +300,7 @@ class Child:
         self._terminal = Terminal(self.pid)
         self.signals = set[int]()
         """What it was passed, or got from the terminal as we did."""
+        self.ended = threading.Event()
         self.ended_s: float | None = None
         """When it ended, by `time.monotonic`."""
         # What is loaded after its start may take longer than the command.
@@ -343,6 +344,7 @@ class Child:
         with contextlib.suppress(ChildProcessError):  # `wait` was faster
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.ended_s = self.ended_s or time.monotonic()
+        self.ended.set()
 
     def _next_signal(self, within_s: float) -> int | None:
         """Wait for a signal to pass on to the child; None after `within_s` seconds without one.

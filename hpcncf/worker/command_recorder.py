@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hpcncf.errors import name_exit
 from hpcncf.launcher.environment import LaunchedBy, Place
@@ -14,6 +16,9 @@ from hpcncf.probe.launch import unobservable
 from hpcncf.records.claims import process_start
 from hpcncf.worker.child_process import FILE, Child, ReportedValues
 from hpcncf.worker.rank_recorder import RankRecorder
+
+# A process of Python leaves no profile if it ends before it is a second old, or has not trained.
+LOADS_AFTER_S: Final = 0.5
 
 
 class CommandRecorder(RankRecorder):
@@ -42,6 +47,27 @@ class CommandRecorder(RankRecorder):
         shell = program.get("shell")
         self._words = ["bash", "-c", shell] if shell is not None else program["command"]
         self.start_monitor(allocated, child.pid)
+
+    def load_early(self, load: Callable[[], None]) -> None:
+        """Call `load` in a thread, once a program of Python has run for a while.
+
+        It imports what the summary of such a program needs, which would else come at the end.
+        """
+
+        def wait_and_load() -> None:
+            while not self.child.ended.wait(LOADS_AFTER_S):
+                if self._runs_python():
+                    load()
+                    return
+
+        threading.Thread(target=wait_and_load, name="hpcncf-load", daemon=True).start()
+
+    def _runs_python(self) -> bool:
+        for pid in self.monitor.pids:
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/exe").readlink().name.startswith("python"):
+                    return True
+        return False
 
     def wait(self) -> tuple[int, dict[str, Any]]:
         """Wait for the command's end; return its exit code and the measurements as plain data.

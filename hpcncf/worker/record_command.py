@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -111,11 +111,12 @@ def record(
     probe: bool = True,
     remedies: Remedies | None = None,
     alone: bool = False,
+    load: Callable[[], None] | None = None,
 ) -> RecordedCommand:
     """Run the command to its end and leave its record in the results folder.
 
     `probe`: look into its Python processes; `remedies`: what it changes in them; `alone`: whatever
-    started other ranks of it.
+    started other ranks of it. `load` imports what the caller needs for a program of Python.
 
     Raises CannotStart, UsageError if the folder holds something else, and HpcncfError before the
     start if the folder cannot be written.
@@ -151,6 +152,8 @@ def record(
 
     host = describe_host(run["workload"]["folder"])  # the command may have removed it
     recorder = CommandRecorder(run, place, attempt, child, host, "run", allocated)
+    if load and probe:
+        recorder.load_early(load)
     code, measured = recorder.wait()
     ended = child.asked_to_end and code != 0
     rank = recorder.end(measured, code, stopped=ended)
