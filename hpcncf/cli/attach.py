@@ -80,9 +80,11 @@ def _target(given: str, is_job: bool, is_pid: bool) -> int | RunningJob:
         raise UsageError(describe_unknown(given))
     try:
         job = find_job(given)
-    except UsageError:
-        if not (may_be_process and _exists(given)):
+    except UsageError as error:
+        if not may_be_process:
             raise
+        if not _exists(given):
+            raise UsageError(f"{error}; nor is there a process {given} here") from None
         job = None
     if job is not None:
         if may_be_process and _exists(given):
@@ -94,7 +96,9 @@ def _target(given: str, is_job: bool, is_pid: bool) -> int | RunningJob:
     if may_be_process and _exists(given):
         return _process(given)
     unknown = describe_unknown(given)
-    raise UsageError(f"{unknown}; nor is there such a process here" if may_be_process else unknown)
+    raise UsageError(
+        f"{unknown}; nor is there a process {given} here" if may_be_process else unknown
+    )
 
 
 def _exists(given: str) -> bool:

@@ -192,12 +192,17 @@ def zombie() -> subprocess.Popen[str]:
         ("4194303", "no process 4194303"),
         ("abc", "expected a process id"),
         (str(os.getpid()), "this command itself"),
-        ("0", "no process 0"),
+        ("0", "expected a process id"),
     ],
 )
 def test_wrong_target_is_one_sentence(
-    target: str, said: str, capsys: pytest.CaptureFixture[str]
+    target: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm, if there is one here
     assert main(["attach", target]) == 2
     captured = capsys.readouterr()
     assert said in captured.err
@@ -239,8 +244,10 @@ def test_lines_are_seen_while_the_program_goes_on(capsys: pytest.CaptureFixture[
     assert profile["phases"]["loop"]["seconds"] == pytest.approx(2.0, abs=1.0)
     shares = {line["function"]: line["share"] for line in profile["lines"]}
     assert shares["computes"] > 0.25
-    assert shares["waits"] > 0.25
-    assert 0.2 < profile["phases"]["loop"]["waiting"] < 0.8
+    assert shares["waits"] > 0.05  # beside busy neighbours, what computes takes far longer
+    busiest = found["nodes"][0]["processes"][0]["busiest"][0]
+    waited = 1 - (busiest["ran_s"] + busiest["ready_s"]) / busiest["seen_s"]
+    assert profile["phases"]["loop"]["waiting"] == pytest.approx(waited, abs=0.15)
 
 
 def without_right(*words: str, user: int | None = None) -> str:

@@ -153,7 +153,7 @@ def test_unknown_id_is_neither_job_nor_process(
 ) -> None:
     knows(slurm, "", "slurm_load_jobs error: Invalid job id specified")
     assert main(["attach", "4194303"]) == 2
-    said = "Slurm knows no such job; `squeue --me` lists yours; nor is there such a process here"
+    said = "Slurm knows no such job; `squeue --me` lists yours; nor is there a process 4194303 here"
     assert said in capsys.readouterr().err
     assert main(["attach", "4194303_1"]) == 2
     assert "job 4194303_1: Slurm knows no such job" in capsys.readouterr().err
