@@ -17,7 +17,7 @@ PREFIXES: Final[dict[Scheduler, str]] = {
 }
 # A line that was meant as a directive, whatever became of its hash signs, blanks and case.
 MEANT: Final = re.compile(r"([ \t]*)(#[#!\s]*?)[ \t]*(SBATCH|BSUB|PBS)(?![\w.])", re.IGNORECASE)
-GRID_ENGINE: Final = re.compile(r"#\$(?=[ \t]*-[a-z])")
+GRID_ENGINE: Final = re.compile(r"#\$(?=[ \t]*-[A-Za-z])")
 # sbatch and PBS stop at the first command; bsub and Grid Engine's qsub read the whole file.
 STOPS_AT_COMMAND: Final = frozenset({"slurm", "pbs"})
 DASHES: Final = "‐‑‒–—―−﹘﹣－"

@@ -51,6 +51,7 @@ def _changes(text: str, edits: Sequence[Edit]) -> Iterator[tuple[list[str], list
         by_line.setdefault(edit.line, []).append(edit)
     for number, line in enumerate(lines, 1):
         after = [line]
+        inserted = 0
         for edit in by_line.get(number, ()):
             own_end = "" if not line.endswith("\n") else end
             new = [f"{each}{own_end or end}" for each in edit.new]
@@ -59,7 +60,8 @@ def _changes(text: str, edits: Sequence[Edit]) -> Iterator[tuple[list[str], list
                     new[-1] = new[-1].removesuffix(end)
                 after[-1:] = new
             else:
-                after[:0] = new
+                after[inserted:inserted] = new
+                inserted += len(new)
         yield [line], after
     tail = [f"{each}{end}" for edit in by_line.get(len(lines) + 1, ()) for each in edit.new]
     if tail:

@@ -22,7 +22,7 @@ EPILOG = """\
 Runs nothing and asks no scheduler. Batch scripts of Slurm, LSF, PBS and Grid Engine are known by
 their directives, whatever they are called. Of a folder, *.py and shell scripts are read.
 --fix prints the corrected lines as a diff: hpcncf lint --fix job.sh | patch job.sh
-Exit code 1: findings; 2: a file cannot be read.
+Exit code 1: findings, notes aside; 2: a file cannot be read.
 example: hpcncf lint train.py job.sbatch
 """
 PYTHON_SUFFIXES: Final = (".py", ".pyw")
@@ -83,19 +83,22 @@ def run(args: argparse.Namespace) -> int:
             unread.append(f"{source.path}: too long: only its first commands were read")
     if unread and not sources:
         raise UsageError("\n".join(unread))
-    count = sum(len(source.complaints) for source in sources)
+    found = [each for source in sources for each in source.complaints]
+    notes = sum(each.level == "note" for each in found)
+    count = len(found) - notes
     if args.json:
-        found = [
-            {"file": str(source.path)} | asdict(each)
+        rows = [
+            {"file": str(source.path), "level": each.level} | asdict(each)
             for source in sources
             for each in source.complaints
         ]
-        print(json.dumps(found, indent=1))
+        print(json.dumps(rows, indent=1))
     elif args.fix:
         _print_diffs(sources)
     else:
         _print_complaints(sources)
-        print(f"{pluralize(len(sources), 'file')} read: {count or 'nothing'} found")
+        also = f", {pluralize(notes, 'note')}" if notes else ""
+        print(f"{pluralize(len(sources), 'file')} read: {count or 'nothing'} found{also}")
         if program.cores is None and any(
             THREADS.search(source.text) for source in sources if source.kind == "python"
         ):
@@ -199,7 +202,8 @@ def _complaints(
 def _print_complaints(sources: Sequence[Source]) -> None:
     for source in sources:
         for each in source.complaints:
-            print(printable(f"{source.path}:{each.line}: {each.rule}: {each.message}"))
+            mark = "note: " if each.level == "note" else ""
+            print(printable(f"{source.path}:{each.line}: {mark}{each.rule}: {each.message}"))
             for edit in each.edits:
                 for line in edit.new:
                     print(printable(f"    {line}"))

@@ -52,6 +52,31 @@ class Context:
         return self.script.scheduler == "slurm"
 
     @cached_property
+    def is_heterogeneous(self) -> bool:
+        """Whether the job has several parts (`#SBATCH hetjob`), each with options of its own."""
+        return any(
+            token.text in ("hetjob", "packjob")
+            for directive in self.script.directives
+            for token in directive.tokens
+        )
+
+    @cached_property
+    def made_folders(self) -> frozenset[str]:
+        """Folders that the script itself makes, by mkdir."""
+        return frozenset(
+            each.shown.rstrip("/").removeprefix("./")
+            for start in self.script.starts
+            if start.stages[-1].name == "mkdir"
+            for each in start.stages[-1].arguments
+            if not each.shown.startswith("-")
+        )
+
+    def makes_log_folder(self, option: Option) -> bool:
+        """Return whether a log lies in a folder that the script makes, and so after its start."""
+        folder = (option.value or "").rpartition("/")[0].removeprefix("./")
+        return bool(folder) and option.name in ("output", "error") and folder in self.made_folders
+
+    @cached_property
     def nodes(self) -> int:
         return self.request.nodes or 1
 

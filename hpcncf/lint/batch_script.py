@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcncf.batch.script import BatchScript, read_batch_script
+from hpcncf.lint.amount_rules import check_amounts
 from hpcncf.lint.array_rules import check_arrays
 from hpcncf.lint.batch_context import Context, find
 from hpcncf.lint.directive_rules import check_directives, check_file
@@ -15,14 +16,17 @@ from hpcncf.lint.rank_rules import check_fixed_port, check_ranks
 from hpcncf.lint.rules import Complaint
 from hpcncf.lint.task_rules import check_tasks
 from hpcncf.lint.thread_rules import check_threads
+from hpcncf.lint.variable_rules import check_variables
 
 CHECKS = (
     check_file,
     check_directives,
+    check_amounts,
     check_tasks,
     check_ranks,
     check_fixed_port,
     check_threads,
+    check_variables,
     check_gpus,
     check_arrays,
     check_environment,

@@ -8,7 +8,7 @@ from typing import Final
 
 from hpcncf.batch.directives import DASHES, PREFIXES, Directive
 from hpcncf.batch.edits import Edit
-from hpcncf.batch.options import COMMANDS, SLURM, SRUN_ONLY, Option
+from hpcncf.batch.options import COMMANDS, SLURM, SRUN_ONLY, Option, Scheduler
 from hpcncf.batch.request import MEMORY_OPTIONS, memory_mib, parse_array
 from hpcncf.lint.batch_context import Context, find, replace_value
 from hpcncf.lint.rules import Complaint
@@ -81,6 +81,15 @@ SLURM_MEMORY: Final = re.compile(r"\d+(?:[KMGTkmgt][Bb]?)?")
 LSF_TIME: Final = re.compile(r"\d+(?::\d{1,2})?(?:/\S+)?")
 SMALLEST_MIB: Final = 64
 """Python alone takes as much; a number below it was meant in gigabytes."""
+VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_(0-9@*]|`")
+NAMED: Final = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*])|\{([A-Za-z_]\w*|[0-9@*])\})")
+# What a scheduler replaces in the names of logs.
+OWN_MARKS: Final[dict[Scheduler, str]] = {
+    "slurm": "Use %j, %x, %u, %A and %a in file names",
+    "lsf": "Use %J and %I in file names",
+    "pbs": "Write the value",
+    "sge": "Use $JOB_ID, $JOB_NAME and $TASK_ID in file names",
+}
 _COUNTS = """
 cpus-per-task ntasks nodes ntasks-per-node mem mem-per-cpu time partition gres gpus
 gpus-per-node array
@@ -130,9 +139,28 @@ def check_directives(context: Context) -> Iterator[Complaint]:
         yield from _ignored(context, directive)
         if directive.scheduler == "slurm":
             yield from _slurm_options(directive)
+        else:
+            yield from _own_variables(context, directive)
     if context.is_slurm:
         yield from _contradictions(context)
     yield from _limits(context)
+
+
+def _own_variables(context: Context, directive: Directive) -> Iterator[Complaint]:
+    """Find variables of the script in its directives, which bsub and qsub read before it runs.
+
+    Variables of the environment are left alone: some versions replace them.
+    """
+    names = {each.name for each in context.script.assigned}
+    for option in directive.options if directive.is_read else ():
+        for bare, braced in NAMED.findall(option.value or ""):
+            name = bare or braced
+            if name in names or not name[0].isalpha():
+                yield find(
+                    "variable-in-directive", directive.line, value=option.value,
+                    command=COMMANDS[directive.scheduler], mend=OWN_MARKS[directive.scheduler],
+                )  # fmt: skip
+                return
 
 
 def _ignored(context: Context, directive: Directive) -> Iterator[Complaint]:
@@ -141,7 +169,9 @@ def _ignored(context: Context, directive: Directive) -> Iterator[Complaint]:
     command = COMMANDS[directive.scheduler]
     if directive.ignored == "after-command":
         first = context.script.first_command
-        moved = (Edit(first, (text,), inserts=True), Edit(line, ()))
+        moved: tuple[Edit, ...] = (Edit(first, (text,), inserts=True), Edit(line, ()))
+        if any(context.makes_log_folder(option) for option in directive.options):
+            moved = ()  # once it is read, Slurm needs the folder before the script makes it
         yield find("after-command", line, moved, first=first, command=command)
     elif directive.ignored in ("spelling", "indented"):
         mended = re.sub(r"^\s*#\s*\w+", prefix, text)
@@ -267,13 +297,16 @@ def _slurm_option(directive: Directive, option: Option) -> Iterator[Complaint]:
         return
     if value == "=" or (is_long and value == "" and text[option.value_start - 1 :][:1] == "="):
         return  # said of the stray word
-    if re.search(r"\$\{?[A-Za-z_(]|`", value) or value.startswith("~/"):
+    if VARIABLE.search(value) or value.startswith("~/"):
         name = option.name
         mended = replace_value(text, option, _literal_value(name, value))
         fixes: tuple[Edit, ...] = ()
         if mended != text and "$" not in mended:
             fixes = (Edit(line, (mended,)),)
-        yield find("variable-in-directive", line, fixes, value=value)
+        yield find(
+            "variable-in-directive", line, fixes, value=value, command="sbatch",
+            mend=OWN_MARKS["slurm"],
+        )  # fmt: skip
         return
     if option.name in ("time", "time-min") and not SLURM_TIME.fullmatch(value):
         fixes = _time_fix(text, option)
@@ -283,7 +316,8 @@ def _slurm_option(directive: Directive, option: Option) -> Iterator[Complaint]:
     if option.name == "array" and value and parse_array(value) is None:
         mended = replace_value(text, option, value.replace("..", "-"))
         fixes = (Edit(line, (mended,)),) if parse_array(value.replace("..", "-")) else ()
-        yield find("array-syntax", line, fixes, value=value)
+        mend = "It takes `0-9`, `0-9:2`, `1,3,5`, each with `%limit`"
+        yield find("array-syntax", line, fixes, value=value, command="sbatch", mend=mend)
 
 
 def _close(name: str) -> str:
@@ -334,23 +368,37 @@ def _memory(directive: Directive, option: Option) -> Iterator[Complaint]:
         yield find("memory-format", line, fixes, value=value)
     elif value.isdigit() and 0 < int(value) < SMALLEST_MIB:
         fixes = (Edit(line, (replace_value(text, option, f"{value}G"),)),)
-        yield find("memory-unit", line, fixes, value=value)
+        yield find("memory-unit", line, fixes, unit="megabytes", said=f"{value} MB")
 
 
 def _contradictions(context: Context) -> Iterator[Complaint]:
     request = context.request
     directives = [each for each in context.script.directives if each.scheduler == "slurm"]
-    if any(token.text in ("hetjob", "packjob") for each in directives for token in each.tokens):
+    if context.is_heterogeneous:
         return
     yield from _twice(directives)
     given = [request.options[name] for name in MEMORY_OPTIONS if name in request.options]
     if len(given) > 1:
         second = max(given, key=lambda each: each.line)
         others = " and ".join(f"--{each.name}" for each in given)
-        fixes = (Edit(second.line, ()),) if _alone(directives, second.line) else ()
+        smaller = _smaller_memory(context, given)
+        fixes: tuple[Edit, ...] = ()
+        if smaller is not None and _alone(directives, smaller.line):
+            fixes = (Edit(smaller.line, ()),)
         yield find("exclusive-options", second.line, fixes, options=others)
     yield from _task_numbers(context)
     yield from _whole_node(context)
+
+
+def _smaller_memory(context: Context, given: list[Option]) -> Option | None:
+    """Return the option that asks for less memory on a node; None if that is unknown."""
+    request = context.request
+    cores = (request.cores_per_task or 1) * (request.tasks_on_node or 0)
+    shares = {"mem": 1, "mem-per-cpu": cores, "mem-per-gpu": request.gpus_on_node or 0}
+    amounts = [(memory_mib(each.value or "") or 0) * shares[each.name] for each in given]
+    if len(given) != 2 or not all(amounts):
+        return None
+    return given[0] if amounts[0] < amounts[1] else given[1]
 
 
 def _alone(directives: list[Directive], line: int) -> bool:

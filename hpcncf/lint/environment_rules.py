@@ -137,9 +137,8 @@ def _folders(context: Context) -> Iterator[Complaint]:
     if context.is_slurm:
         for name in ("output", "error"):
             option = context.request.options.get(name)
-            folder = (option.value or "").rpartition("/")[0] if option else ""
-            plain = folder.removeprefix("./")
-            if option and plain and plain in {each.removeprefix("./") for each in made}:
+            if option is not None and context.makes_log_folder(option):
+                folder = (option.value or "").rpartition("/")[0]
                 yield find("log-folder-too-late", option.line, folder=folder)
                 return
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Stage
+from hpcncf.batch.options import Scheduler
 from hpcncf.batch.script import Start
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import Complaint
@@ -19,6 +20,14 @@ ON_CPU: Final = frozenset(
     {"no-cuda", "cpu", "use-cpu", "no-gpu", "cpu-only", "nogpu", "disable-cuda"}
 )
 GPU_VALUE: Final = re.compile(r"(?:cuda|gpu)(?::\d+)?")
+GPU_OPTION: Final = re.compile(r"--gres[= ]\S*gpu|--gpus|-gpu\b|ngpus=|gpus?=")
+COMMENTED: Final = re.compile(r"\s*#[#\s]*(?:SBATCH|BSUB|PBS|\$)\s+-")
+REQUESTS: Final[dict[Scheduler, str]] = {
+    "slurm": "--gres=gpu:1",
+    "lsf": '#BSUB -gpu "num=1"',
+    "pbs": "ngpus=1 to the chunk (select=1:ngpus=1:...)",
+    "sge": "the site's resource for GPUs, such as `#$ -l gpu=1`",
+}
 VISIBLE: Final = re.compile(r"\d+(?:,\d+)*")
 
 
@@ -30,14 +39,26 @@ def check_gpus(context: Context) -> Iterator[Complaint]:
         yield from _unused(context)
         yield from _ranks_against_gpus(context)
         yield from _visible_devices(context)
+        yield from _hidden_gpus(context)
     elif not request.is_exclusive and not _may_have_gpus(context):
         for _, stage in context.pythons:
             if option := next(
                 (each for each in options_of(stage) if _wants_gpu(each.name, each.shown)), None
             ):
                 yield find(
-                    "gpu-not-requested", option.line, said=f"{option.name} {option.shown}".strip()
-                )
+                    "gpu-not-requested", option.line, said=f"{option.name} {option.shown}".strip(),
+                    why=_why_no_gpu(context), mend=REQUESTS[context.script.scheduler],
+                )  # fmt: skip
+
+
+def _why_no_gpu(context: Context) -> str:
+    """Return the line that was meant to request GPUs, or that a partition's name requests none."""
+    read = {directive.line for directive in context.script.directives if directive.is_read}
+    for number, line in enumerate(context.script.lines, 1):
+        is_directive = number not in read and COMMENTED.match(line)
+        if is_directive and GPU_OPTION.search(line):
+            return f": line {number} is a comment"
+    return "; the name of a partition or queue requests none"
 
 
 def _may_have_gpus(context: Context) -> bool:
@@ -74,6 +95,9 @@ def _stays_on_cpu(context: Context, start: Start, stage: Stage) -> str:
     if visible is not None and visible.text in ("", "-1") and not visible.origins:
         return "CUDA_VISIBLE_DEVICES"
     facts = context.facts(stage)
+    if facts is not None and facts.cpu_libraries:
+        names = ", ".join(facts.cpu_libraries)
+        return f"the choice of libraries in {stage.script} ({names})"
     return 'device "cpu" in the program' if facts and facts.stays_on_cpu else ""
 
 
@@ -204,3 +228,28 @@ def _visible_devices(context: Context) -> Iterator[Complaint]:
         is_alone = re.fullmatch(r"\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=\S+\s*", line)
         edits = (Edit(assigned.line, ()),) if is_alone else ()
         yield find("cuda-visible-devices", assigned.line, edits, value=text)
+
+
+def _hidden_gpus(context: Context) -> Iterator[Complaint]:
+    """Find `CUDA_VISIBLE_DEVICES=1,3 srun ...` that names other GPUs than the job has."""
+    gpus = context.request.gpus_on_node
+    for assigned in context.script.assigned:
+        command = assigned.command
+        if assigned.name != "CUDA_VISIBLE_DEVICES" or not command.words or command.exports:
+            continue
+        text = assigned.value.text
+        if not gpus or not text or not VISIBLE.fullmatch(text) or assigned.value.origins:
+            continue
+        if command.loops or command.background or command.is_conditional:
+            continue
+        missing = sorted(number for number in map(int, text.split(",")) if number >= gpus)
+        if not missing:
+            continue
+        line = context.line(assigned.line)
+        mended = line.replace(f"CUDA_VISIBLE_DEVICES={text} ", "", 1)
+        edits = (Edit(assigned.line, (mended,)),) if mended != line else ()
+        what = f"{', '.join(map(str, missing))} may be another job's or none"
+        is_or_are = "GPU is" if gpus == 1 else "GPUs are"
+        yield find(
+            "hidden-gpus", assigned.line, edits, value=text, gpus=f"{gpus} {is_or_are}", what=what
+        )

@@ -8,9 +8,11 @@ from typing import Final
 
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import ExpandedWord, Stage
+from hpcncf.batch.options import Option
 from hpcncf.batch.script import EACH_TASKS_OWN, Start
-from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
+from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of, replace_value
 from hpcncf.lint.rules import Complaint
+from hpcncf.text import pluralize
 
 RANK_VARIABLES: Final = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "LOCAL_PROCESS_INDEX"}
@@ -39,8 +41,51 @@ def check_ranks(context: Context) -> Iterator[Complaint]:
             yield from _expanded_early(start)
             if launcher is None and start.python is not None:
                 yield from _world_size(context, start, start.python, tasks)
+        if launcher is None and start.python is not None:
+            yield from _lightning(context, start, start.python)
     yield from _variables(context)
     yield from _no_rendezvous(context)
+
+
+def _lightning(context: Context, start: Start, python: Stage) -> Iterator[Complaint]:
+    """Find numbers of Lightning's Trainer that are not Slurm's, which Lightning refuses.
+
+    `SLURMEnvironment.validate_settings` compares the numbers of sbatch, not those of srun.
+    """
+    facts, request = context.facts(python), context.request
+    if facts is None or facts.trainer is None:
+        return
+    devices, nodes = facts.trainer
+    on_node = request.number("ntasks-per-node")
+    option = request.options.get("ntasks-per-node")
+    if devices is not None and on_node is not None and option and devices != on_node:
+        edits: tuple[Edit, ...] = ()
+        if devices > on_node and "ntasks" not in request.options:
+            edits = _tasks_for_devices(context, option, devices, on_node)
+        yield find(
+            "lightning-tasks", start.line, edits, setting="devices", wanted=devices,
+            really=f"{pluralize(on_node, 'task')} on a node", mend=f"--ntasks-per-node={devices}",
+        )  # fmt: skip
+    elif nodes is not None and request.nodes is not None and nodes != request.nodes:
+        yield find(
+            "lightning-tasks", start.line, setting="num_nodes", wanted=nodes,
+            really=f"tasks on {pluralize(request.nodes, 'node')}", mend=f"--nodes={nodes}",
+        )  # fmt: skip
+
+
+def _tasks_for_devices(
+    context: Context, option: Option, devices: int, tasks: int
+) -> tuple[Edit, ...]:
+    """Return edits that split a node's cores among one task for each device."""
+    edits = [Edit(option.line, (replace_value(context.line(option.line), option, str(devices)),))]
+    cores = context.request.options.get("cpus-per-task")
+    total = (context.request.cores_per_task or 1) * tasks
+    if cores is not None:
+        if cores.line == option.line or total % devices:
+            return ()
+        text = replace_value(context.line(cores.line), cores, str(total // devices))
+        edits.append(Edit(cores.line, (text,)))
+    return tuple(edits)
 
 
 def _torchrun(context: Context, start: Start, launcher: Stage, nodes: int) -> Iterator[Complaint]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from hpcncf.batch.edits import Edit
 from hpcncf.text import pluralize
@@ -42,7 +42,7 @@ RULES: Final = {
     "fixed-port": "every task of the array uses port {port}, so two tasks on one node fail or mix "
     "up their ranks. Derive the port from the job: MASTER_PORT=$((12000 + SLURM_JOB_ID % 20000))",
     "too-many-threads": "{threads} threads oversubscribe the {cores} of each task. Set the number "
-    "to SLURM_CPUS_PER_TASK",
+    "to {mend}",
     "old-launcher": "torch.distributed.launch is deprecated. Use torchrun with the same options, "
     "and read the local rank from the environment variable LOCAL_RANK instead of --local-rank",
     # Directives
@@ -70,15 +70,17 @@ RULES: Final = {
     "open-quote": "a quote ({quote}) is opened and not closed: {command} refuses the script",
     "continued-directive": "directives are not continued by a backslash: {command} reads the next "
     "line as a command. Begin that line with a directive of its own",
-    "variable-in-directive": "the scheduler replaces no variables in directives: {value} is "
-    "taken as it is written. Use %j, %x, %u, %A and %a in file names, or give the option to "
-    "sbatch itself",
+    "variable-in-directive": "{command} reads directives before the script runs: {value} is taken "
+    "as it is written. {mend}, or give the option to {command} itself",
     "time-format": "{command} does not take {value!r} as a time. Slurm: minutes, hours:minutes:"
     "seconds or days-hours; LSF: [hours:]minutes",
     "memory-format": "sbatch takes whole numbers with K, M, G or T, and refuses {value!r}",
-    "memory-unit": "a number without a unit is in megabytes: {value} MB is less than Python needs",
-    "array-syntax": "sbatch refuses {value!r} (invalid job array specification). It takes "
-    "`0-9`, `0-9:2`, `1,3,5`, each with `%limit`",
+    "memory-unit": "a number without a unit is in {unit}: {said} is less than the job needs. Add "
+    "the unit",
+    "memory-per-core": "{name} is for each of {cores}: {value} each are {total} together, which "
+    "few nodes have: the job may wait forever. If {value} is the whole, request {each} each",
+    "time-unit": "{value} is {really}, after which the job is ended. Hours are written {hours}",
+    "array-syntax": "{command} refuses {value!r} as the tasks of an array. {mend}",
     "option-twice": "--{name} is given in line {earlier} ({before}) and here: the later one, "
     "{value}, counts",
     "exclusive-options": "{options} exclude each other: sbatch refuses the script",
@@ -97,8 +99,8 @@ RULES: Final = {
     "tasks-for-threads": "starts one process, for which {tasks} tasks are requested: tasks are "
     "processes, not cores, and may lie on several nodes; srun would start {tasks} equal copies. "
     "Request one task with {cores} cores",
-    "one-task-for-nodes": "starts on the first of {nodes} nodes only. Start it with srun or "
-    "mpirun, or request one node",
+    "one-task-for-nodes": "starts on the first of {nodes} nodes only. Start it with {launcher}, "
+    "or request one node",
     "copies-by-srun": "srun starts {tasks} equal copies of a program that knows nothing of ranks. "
     "Start one (srun --ntasks=1), or request one task with more cores",
     "torchrun-per-task": "srun starts torchrun in each of {tasks} tasks of a node, and torchrun "
@@ -114,8 +116,8 @@ RULES: Final = {
     "sbatch: a bound task has 1 of its {cores} cores. Use srun "
     "--cpus-per-task=$SLURM_CPUS_PER_TASK",
     "idle-tasks": "starts {used} of the {tasks} tasks that are requested; the others idle",
-    "mpirun-slots": "Open MPI takes one slot for each task of Slurm: {ranks} ranks, {tasks}: "
-    "`There are not enough slots available`. Request --ntasks={ranks}",
+    "mpirun-slots": "Open MPI takes one slot for each {what}: {ranks} ranks, {tasks}: "
+    "`There are not enough slots available`. Request {mend}",
     "slots-on-several-hosts": "{request} may give slots on several hosts, and this is one process "
     "on the first. Request {mend}",
     "no-wait": "the script ends while this runs in the background, and the scheduler ends the job "
@@ -131,6 +133,8 @@ RULES: Final = {
     "in the batch script, before srun",
     "world-size-differs": "{said}, but {really}: ranks wait for others that never come, or are "
     "left out",
+    "lightning-tasks": "Lightning's Trainer has {setting}={wanted}, but srun starts {really}: "
+    "Lightning wants one task for each device, and refuses other numbers. Request {mend}",
     "no-rendezvous": "the program asks the environment for MASTER_ADDR, MASTER_PORT, RANK and "
     "WORLD_SIZE, and srun sets none of them. Start it with torchrun, or set them in each task",
     "same-port": "several launchers on one node use port {port}: the second one ends with "
@@ -142,12 +146,16 @@ RULES: Final = {
     "as many threads as cores, or request fewer",
     "processes-times-threads": "{processes} processes with {threads} each on {cores}: they take "
     "turns. Set OMP_NUM_THREADS={fitting}",
+    "pool-too-large": "{where} starts {processes} processes on {cores}: they take turns, and each "
+    "takes memory. Request {processes} cores per task, or start as many as there are: {mend}",
+    "foreign-variable": "{name} {why}: it is empty here{mend}",
     "unset-variable": "{name} is not set, because no directive gives --{option} (unless sbatch's "
     "own line does): it is empty here",
     # GPUs
     "gpu-unused": "a GPU is requested, and {why} keeps the program from using it",
-    "gpu-not-requested": "{said}, but no GPU is requested; a partition's name gives none. Add "
-    "--gres=gpu:1",
+    "gpu-not-requested": "{said}, but no GPU is requested{why}. Add {mend}",
+    "hidden-gpus": "CUDA_VISIBLE_DEVICES={value} where {gpus} requested, which the program may "
+    "number from 0: {what}. Leave the variable to the scheduler",
     "fewer-gpus-than-ranks": "{ranks} on {gpus}: ranks without one of their own fail, or share it",
     "idle-gpus": "uses {used} of the {gpus} GPUs of a node",
     "cuda-visible-devices": "CUDA_VISIBLE_DEVICES={value} by hand: the scheduler sets it to the "
@@ -155,8 +163,8 @@ RULES: Final = {
     # Arrays
     "array-index-unused": "no task of the array reads its index ({variable}): all do the same "
     "work. Pass it to the program, unless the program reads it itself",
-    "array-one-log": "all tasks of the array write to {file}, and overwrite each other. Add the "
-    "task's index to the name",
+    "array-one-log": "all tasks of the array write to {file}, and overwrite each other or mix "
+    "their lines. Add the task's index to the name",
     "array-too-large": "index {largest}: Slurm's default limit (MaxArraySize=1001) refuses more "
     "than 1000; `scontrol show config` shows the site's. Let a task do several",
     "array-throttle": "%1 runs the {tasks} tasks one after another",
@@ -175,6 +183,8 @@ RULES: Final = {
     "job fails (exit code 0:53) and leaves no log. Make it before sbatch",
     "starts-at-home": "the job starts in the home folder, where {script} is not. Add `{mend}`",
 }
+# True at some sites and versions only: they do not count as faults.
+NOTES: Final = frozenset({"srun-without-cores", "array-too-large", "module-in-sh"})
 THREAD_VARIABLES: Final = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
 
 
@@ -188,6 +198,11 @@ class Complaint:
     message: str
     edits: tuple[Edit, ...] = field(default=(), compare=False)
     """The lines as they should be, where that is known."""
+
+    @property
+    def level(self) -> Literal["warning", "note"]:
+        """`note` for what depends on the site or on the scheduler's version."""
+        return "note" if self.rule in NOTES else "warning"
 
 
 @dataclass(frozen=True)
@@ -225,8 +240,14 @@ def too_many_workers(line: int, workers: int, cores: int | None) -> list[Complai
     ]
 
 
-def too_many_threads(line: int, threads: int | None, cores: int | None) -> list[Complaint]:
-    """Return a complaint if there are more threads than cores; empty if either is unknown."""
+def too_many_threads(
+    line: int, threads: int | None, cores: int | None, mend: str = "SLURM_CPUS_PER_TASK"
+) -> list[Complaint]:
+    """Return a complaint if there are more threads than cores; empty if either is unknown.
+
+    `mend`: the variable that holds the number of cores.
+    """
     if not threads or cores is None or threads <= cores:
         return []
-    return [complain(line, "too-many-threads", threads=threads, cores=pluralize(cores, "core"))]
+    values = {"threads": threads, "cores": pluralize(cores, "core"), "mend": mend}
+    return [complain(line, "too-many-threads", **values)]

@@ -32,9 +32,9 @@ ONE_HOST_ENVIRONMENTS: Final = re.compile(r"(?:smp|omp|openmp|shm|thread|single|
 def check_tasks(context: Context) -> Iterator[Complaint]:
     if context.is_slurm:
         yield from _single_process(context)
-        yield from _nodes_without_launcher(context)
         yield from _srun(context)
-        yield from _mpirun(context)
+    yield from _nodes_without_launcher(context)
+    yield from _mpirun(context)
     yield from _slots(context)
     yield from _background(context)
 
@@ -93,19 +93,27 @@ def one_task(context: Context, tasks: int) -> tuple[Edit, ...]:
 
 def _nodes_without_launcher(context: Context) -> Iterator[Complaint]:
     """Find requests for several nodes, while the script starts processes on one only."""
-    if context.nodes < 2:
+    if context.nodes < 2 or context.request.resources.get("place") == "pack":
         return
     if any(
         start.stage("srun", "mpirun") or _goes_elsewhere(start) for start in context.script.starts
     ):
         return
-    for start, _ in context.pythons:
+    pythons = {id(start) for start, _ in context.pythons}
+    means = {"slurm": "srun or mpirun", "lsf": "mpirun or blaunch", "pbs": "mpiexec or pbsdsh"}
+    for start in context.script.starts:
         launcher = start.stage("torchrun", "accelerate", "deepspeed")
+        if launcher is None and id(start) not in pythons:
+            continue
         if launcher and launcher.kind == "deepspeed":
             continue  # it starts other nodes by ssh
-        if launcher is None and context.launches:
+        # Of a single process in slots of LSF, PBS and Grid Engine, `_slots` says more.
+        if launcher is None and (context.launches or not context.is_slurm):
             continue
-        yield find("one-task-for-nodes", start.line, nodes=context.nodes)
+        yield find(
+            "one-task-for-nodes", start.line, nodes=context.nodes,
+            launcher=means.get(context.request.scheduler, "mpirun"),
+        )  # fmt: skip
 
 
 def _goes_elsewhere(start: Start) -> bool:
@@ -146,18 +154,26 @@ def _srun(context: Context) -> Iterator[Complaint]:
                 processes=processes * on_node if processes else "all",
             )  # fmt: skip
         in_background = start.command.background
+        trains = start.python is not None or start.stage("torchrun", "accelerate", "deepspeed")
+        needs_cores = (
+            bool(trains)
+            and (request.cores_per_task or 1) > 1
+            and not _passes_cores(srun, start)
+            and not context.is_heterogeneous
+        )
         if start.command.loops and in_background and tasks > 1 and not srun.has("ntasks"):
             if not srun.has("nodes", "ntasks-per-node"):
-                edits = _add_to_srun(context, start, "--ntasks=1 --exact")
+                cores = " --cpus-per-task=$SLURM_CPUS_PER_TASK" if needs_cores else ""
+                edits = _add_to_srun(context, start, f"--ntasks=1{cores} --exact")
                 yield find("srun-in-loop", line, edits, tasks=tasks)
+                continue
         elif in_background and step < tasks and tasks > 1:
             yield from _waiting_steps(context, start, srun)
         elif start.python and step > 1 and not torchrun:
             facts = context.facts(start.python)
             if facts is not None and not facts.is_distributed:
                 yield find("copies-by-srun", line, tasks=step)
-        trains = start.python is not None or start.stage("torchrun", "accelerate", "deepspeed")
-        if trains and (request.cores_per_task or 1) > 1 and not _passes_cores(srun, start):
+        if needs_cores:
             loses = on_node > 1 or srun.has("exact", "exclusive") or _binds(srun)
             if loses:
                 edits = _add_to_srun(context, start, "--cpus-per-task=$SLURM_CPUS_PER_TASK")
@@ -270,10 +286,13 @@ def _tasks_of(context: Context, start: Start, stage: Stage) -> int | None:
 
 def _mpirun(context: Context) -> Iterator[Complaint]:
     """Find calls of mpirun with more ranks than the job gives Open MPI slots."""
-    request = context.request
+    request, scheduler = context.request, context.script.scheduler
     tasks = request.task_count
-    if request.tasks is None and (request.is_exclusive or not request.asks_for_cores):
-        return
+    if scheduler == "slurm":
+        if request.tasks is None and (request.is_exclusive or not request.asks_for_cores):
+            return
+    elif scheduler not in ("lsf", "sge") or request.tasks is None or request.is_exclusive:
+        return  # slots of PBS depend on how Open MPI was built
     for start in context.script.starts:
         stage = next((each for each in start.stages if each.kind == "mpirun"), None)
         if stage is None or stage.name not in ("mpirun", "mpiexec", "orterun", "prun"):
@@ -284,7 +303,15 @@ def _mpirun(context: Context) -> Iterator[Complaint]:
             continue
         ranks = stage.number("np", "n")
         if ranks is not None and ranks > tasks:
-            yield find("mpirun-slots", start.line, _more_tasks(context, ranks), ranks=ranks,
+            what, mend = "task of Slurm", f"--ntasks={ranks}"
+            edits = _more_tasks(context, ranks) if scheduler == "slurm" else ()
+            if scheduler != "slurm":
+                name = request.resources.get("pe", "")
+                what, mend = (
+                    "slot of the job",
+                    f"-n {ranks}" if scheduler == "lsf" else f"-pe {name} {ranks}",
+                )
+            yield find("mpirun-slots", start.line, edits, ranks=ranks, what=what, mend=mend,
                        tasks=pluralize(tasks, "slot"))  # fmt: skip
 
 
@@ -323,7 +350,7 @@ def _slots(context: Context) -> Iterator[Complaint]:
             yield find("slots-on-several-hosts", start.line, (Edit(option.line, new),),
                        slots=slots, request=f"-n {slots}", mend='-R "span[hosts=1]"')  # fmt: skip
         elif (nodes or 1) > 1:
-            yield find("one-task-for-nodes", start.line, nodes=nodes)
+            yield find("one-task-for-nodes", start.line, nodes=nodes, launcher="mpirun or blaunch")
     elif scheduler == "sge":
         name, slots = request.resources.get("pe", ""), request.cores or 1
         is_shared = SHARED_ENVIRONMENTS.search(name.lower())
@@ -336,7 +363,7 @@ def _slots(context: Context) -> Iterator[Complaint]:
     elif (nodes or 1) > 1 and request.resources.get("place") != "pack":
         cores = request.cores_per_task or 1
         if cores > 1:
-            yield find("one-task-for-nodes", start.line, nodes=nodes)
+            yield find("one-task-for-nodes", start.line, nodes=nodes, launcher="mpiexec or pbsdsh")
         else:
             mend = f"select=1:ncpus={nodes}"
             yield find("slots-on-several-hosts", start.line, slots=nodes,
@@ -347,6 +374,7 @@ def _slots(context: Context) -> Iterator[Complaint]:
 def _background(context: Context) -> Iterator[Complaint]:
     """Find background jobs that are killed when the script ends."""
     starts = [each for each in context.script.starts if not each.by]
+    killed: list[Start] = []
     waits = [
         index
         for index, start in enumerate(starts)
@@ -362,7 +390,9 @@ def _background(context: Context) -> Iterator[Complaint]:
             continue
         if any(block.kind == "function" for block in start.command.blocks):
             continue
+        killed.append(start)
+    if killed:
         last = context.script.lines
         at = len(last) + (1 if last[-1] else 0)
         edits = (Edit(at, ("wait",), inserts=True),)
-        yield find("no-wait", start.line, edits)
+        yield find("no-wait", killed[-1].line, edits)

@@ -8,6 +8,7 @@ from typing import Final
 
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import ExpandedWord, Stage
+from hpcncf.batch.request import parse_array
 from hpcncf.batch.script import Assignment, Start
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
@@ -35,7 +36,6 @@ FIXED_BY_SCHEDULER: Final = {
     "pbs": "$NCPUS",
     "sge": "$NSLOTS",
 }
-QUIET: Final = frozenset({"echo", "printf", "[", "[[", "test", "if", "exit"})
 
 
 def check_threads(context: Context) -> Iterator[Complaint]:
@@ -46,6 +46,8 @@ def check_threads(context: Context) -> Iterator[Complaint]:
     # Chunks of PBS on several nodes are another rule's.
     has_one_node = context.is_slurm or (context.request.nodes or 1) == 1
     cores_of_job = context.request.cores if has_one_node else None
+    array = parse_array(context.request.array or "")
+    parts = array[0] if array else 0  # `--njobs 64` of an array of 64 is their number
     for start, stage in context.pythons:
         for option in options_of(stage):
             value = option.value
@@ -56,15 +58,20 @@ def check_threads(context: Context) -> Iterator[Complaint]:
             if value.number is None:
                 continue
             if option.name in WORKER_OPTIONS:
-                cores = _cores_of_rank(context, start)
+                cores = _cores_of_rank(context, start) if has_one_node else None
                 if cores is not None and (alone or cores > 1):
                     yield from too_many_workers(option.line, value.number, cores)
-            elif THREAD_OPTIONS.fullmatch(option.name) and alone and not value.origins:
-                yield from too_many_threads(option.line, value.number, cores_of_job)
+            elif (
+                THREAD_OPTIONS.fullmatch(option.name)
+                and alone
+                and not value.origins
+                and value.number != parts
+            ):
+                mend = _mend(context).lstrip("$")
+                yield from too_many_threads(option.line, value.number, cores_of_job, mend)
         yield from _of_program(context, start, stage)
     yield from _too_few(context)
     yield from _several_processes(context)
-    yield from _empty_variables(context)
 
 
 def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Complaint]:
@@ -72,14 +79,23 @@ def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Compla
     facts = context.facts(stage)
     if facts is None or context.script.scheduler is None:
         return
-    if facts.counts_node and not context.request.is_exclusive:
-        yield find(
-            "threads-of-node", start.line, counted=f"cpu_count() in {stage.script}",
-            mend="len(os.sched_getaffinity(0))",
-        )  # fmt: skip
+    counted, at = facts.counts_node, facts.counts_node_in
+    if not counted and not context.is_slurm:
+        counted, at = facts.counts_all, facts.counts_all_in
+    if counted and not context.request.is_exclusive:
+        where = f"{counted} in {stage.script}" + (f", line {at}," if at else "")
+        mend = "len(os.sched_getaffinity(0))"
+        if not context.is_slurm:  # LSF, PBS and Grid Engine often leave all cores to a job
+            mend = f'int(os.environ["{_mend(context).lstrip("$")}"])'
+        yield find("threads-of-node", start.line, counted=where, mend=mend)
     said = any(option.name in WORKER_OPTIONS for option in options_of(stage))
     cores = _cores_of_rank(context, start)
     known = context.request.cores_per_task is not None or not context.is_slurm
+    if facts.pool is not None and known and cores is not None and facts.pool > cores:
+        yield find(
+            "pool-too-large", start.line, where=f"{stage.script}, line {facts.pool_in},",
+            processes=facts.pool, cores=pluralize(cores, "core"), mend=_mend(context),
+        )  # fmt: skip
     if facts.workers is not None and known and not said:
         yield from too_many_workers(start.line, facts.workers, cores)
 
@@ -124,7 +140,7 @@ def _thread_variable(context: Context, assigned: Assignment) -> Iterator[Complai
     cores = request.cores_per_task
     if cores is None and (not context.is_slurm or request.task_count == 1):
         cores = request.cores
-    yield from too_many_threads(line, value.number, cores)
+    yield from too_many_threads(line, value.number, cores, _mend(context).lstrip("$"))
 
 
 def _counts_too_much(context: Context, value: ExpandedWord, start: Start | None) -> str:
@@ -249,39 +265,3 @@ def _several_processes(context: Context) -> Iterator[Complaint]:
             "processes-times-threads", start.line, edits, processes=processes,
             threads=pluralize(each, "thread"), cores=pluralize(cores, "core"), fitting=fitting,
         )  # fmt: skip
-
-
-def _empty_variables(context: Context) -> Iterator[Complaint]:
-    """Find variables that Slurm leaves unset, because no directive gives their option."""
-    told: set[str] = set()
-    if context.script.scheduler is None:
-        return
-    for command, name in context.script.empty_uses:
-        option = _option_of(name)
-        if name in told or command.name in QUIET or command.is_condition or not option:
-            continue
-        if _given_elsewhere(context, option):
-            continue
-        told.add(name)
-        words = (*command.words, *(word for _, word in command.assignments))
-        line = next((word.line for word in words if name in word.variables()), command.line)
-        yield find("unset-variable", line, name=name, option=option)
-
-
-def _option_of(name: str) -> str:
-    from hpcncf.batch.script import SLURM_VARIABLES
-
-    if name in SLURM_VARIABLES:
-        return SLURM_VARIABLES[name]
-    if name in ("SLURM_NTASKS", "SLURM_NPROCS"):
-        return "ntasks"
-    return "array" if name.startswith("SLURM_ARRAY") else ""
-
-
-def _given_elsewhere(context: Context, option: str) -> bool:
-    """Return whether a comment shows an sbatch command line that gives the option."""
-    return any(
-        "sbatch" in line and (f"--{option}" in line or (option == "array" and " -a" in line))
-        for line in context.script.lines
-        if line.lstrip().startswith("#") and not line.startswith("#SBATCH")
-    )

@@ -84,6 +84,9 @@ def test_deprecated_tasks_per_node_is_taken(user: User) -> None:
         ("option-twice", f"{HEAD}#SBATCH -t 3\n", "TimeLimit=00:03:00"),
         ("whole-node", f"{HEAD}#SBATCH -n 1 --mem=0\n{PYTHON}", "mem=4000M"),
         ("variable-in-directive", f"{HEAD}#SBATCH -o $HOME/x.log\n", "/$HOME/x.log"),
+        ("variable-in-directive", f"{HEAD}#SBATCH -o fold-${{1}}.log\n", "/fold-${1}.log"),
+        ("time-unit", "#!/bin/sh\n#SBATCH -p cpu --time=3:00  # 3 hours\n", "TimeLimit=00:03:00"),
+        ("time-unit", "#!/bin/sh\n#SBATCH -p cpu --time=3  # hours\n", "TimeLimit=00:03:00"),
         ("tasks-contradict", f"{HEAD}#SBATCH -n 1 -N 1 --ntasks-per-node=2\n", "NumTasks=1"),
     ],
 )

@@ -14,7 +14,8 @@ from hpcncf.batch.edits import Edit, apply_edits, unified_diff
 from hpcncf.cli import main
 from hpcncf.cli.lint import _read
 from hpcncf.lint.batch_script import check_batch_script
-from hpcncf.lint.program_facts import Reader, facts_of
+from hpcncf.lint.program_facts import Reader, facts_of, program_reader
+from hpcncf.lint.rules import Complaint
 
 SCRIPTS = Path(__file__).parents[1] / "data/scripts"
 with (SCRIPTS / "expected.tsv").open() as table:
@@ -31,14 +32,20 @@ def findings(text: str) -> list[str]:
     return [f"{each.line}:{each.rule}" for each in check_batch_script(text)]
 
 
+def check(path: Path, text: str) -> list[Complaint]:
+    """Check one of the scripts, with the programs that lie beside it."""
+    return check_batch_script(text, program_reader(SCRIPTS / "programs" / path.name))
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_users_script(name: str) -> None:
-    assert findings(read(SCRIPTS / "users" / name)) == EXPECTED[name]
+    path = SCRIPTS / "users" / name
+    assert [f"{each.line}:{each.rule}" for each in check(path, read(path))] == EXPECTED[name]
 
 
 @pytest.mark.parametrize("path", sorted((SCRIPTS / "right").iterdir()), ids=lambda path: path.name)
 def test_right_script_is_clean(path: Path) -> None:
-    assert findings(read(path)) == []
+    assert [each for each in check(path, read(path)) if each.level != "note"] == []
 
 
 def test_every_script_of_users_is_expected() -> None:
@@ -47,11 +54,22 @@ def test_every_script_of_users_is_expected() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_mended_script_lacks_the_finding(name: str) -> None:
-    text = read(SCRIPTS / "users" / name)
-    found = check_batch_script(text)
-    mended = [each for each in found if each.edits]
-    after = apply_edits(text, [edit for each in mended for edit in each.edits])
-    assert not {each.rule for each in mended} & {each.rule for each in check_batch_script(after)}
+    path = SCRIPTS / "users" / name
+    text = read(path)
+    found = check(path, text)
+    edits = [edit for each in found for edit in each.edits]
+    after = apply_edits(text, edits)
+    mended = {each.rule for each in found if each.edits}
+    mended -= {each.rule for each in found if not each.edits}
+    assert not mended & {each.rule for each in check(path, after)}
+    # All that no correction names is kept to the byte.
+    touched = {text.split("\n")[edit.line - 1] for edit in edits if not edit.inserts}
+    touched |= {line for edit in edits for line in edit.new}
+    kept = [
+        [line for line in each.split("\n") if line.removesuffix("\r") not in touched]
+        for each in (text, after)
+    ]
+    assert kept[0] == kept[1] or kept[0] == [*kept[1], ""] or [*kept[0], ""] == kept[1]
 
 
 def test_diff_of_fix_is_taken_by_patch(
@@ -75,6 +93,11 @@ def test_diff_shows_each_reason_above_its_line() -> None:
         "@@ -4,3 +4,2 @@ four\n-4\n 5\n 6\n"
         "@@ -7,1 +6,2 @@ new\n+6b\n 7\n"
     )
+
+
+def test_lines_inserted_at_one_place_keep_their_order() -> None:
+    edits = [Edit(1, ("a",), inserts=True), Edit(1, ("b", "c"), inserts=True), Edit(1, ("d",))]
+    assert apply_edits("x\ny\n", edits) == "a\nb\nc\nd\ny\n"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -153,6 +176,48 @@ def program(text: str) -> Reader:
             "python train.py --num-workers 3",
             "parser.add_argument('--num-workers', type=int, default=16)\n",
         ),
+        (
+            "4:pool-too-large",
+            "-c 4",
+            "python train.py",
+            "import multiprocessing\nPool(processes=8)",
+        ),
+        ("4:pool-too-large", "-c 4", "python train.py", "N = 8\nForest(n_jobs=N)\n"),
+        ("", "-c 8", "python train.py", "N = 8\nForest(n_jobs=N)\n"),
+        ("", "-c 4", "python train.py", "import keras\nlayer = Pool(8)\n"),
+        ("", "-c 4", "python train.py", "Forest(n_jobs=-1)\n"),
+        ("4:gpu-unused", "--gres=gpu:1", "python train.py", "import os\nimport sklearn\n"),
+        ("", "--gres=gpu:1", "python train.py", "import sklearn\nimport helpers\n"),
+        (
+            "",
+            "--gres=gpu:1",
+            "python train.py",
+            "import numpy\nimport subprocess\nsubprocess.run()",
+        ),
+        (
+            "4:lightning-tasks",
+            "-N 1 --ntasks-per-node=1",
+            "srun python train.py",
+            "import lightning as L\nL.Trainer(devices=[0, 1])\n",
+        ),
+        (
+            "4:lightning-tasks",
+            "-N 2 --ntasks-per-node=2",
+            "srun python train.py",
+            "import lightning as L\nL.Trainer(devices=2)\n",
+        ),
+        (
+            "",
+            "-N 2 --ntasks-per-node=2",
+            "srun python train.py",
+            "import lightning as L\nL.Trainer(devices=2, num_nodes=2)\n",
+        ),
+        (
+            "",
+            "-N 1 --ntasks-per-node=2",
+            "srun python train.py",
+            "import lightning as L\nL.Trainer(devices='auto')\n",
+        ),
         ("", "--array=0-3", "python train.py", "index = os.environ['SLURM_ARRAY_TASK_ID']\n"),
         (
             "3:array-index-unused",
@@ -215,3 +280,88 @@ def test_large_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["lint", str(tmp_path / "job.sh")]) == 2
     assert time.process_time() - began < 2
     assert "more than 4 MB" in capsys.readouterr().err
+
+
+LSF = "#!/bin/bash\n#BSUB -R span[hosts=1]\n#BSUB -M 8G\n"
+PBS = "#!/bin/bash\n#PBS -l mem=8gb\ncd $PBS_O_WORKDIR\n"
+SGE = "#!/bin/bash\n#$ -cwd\n#$ -l h_vmem=8G\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ("2:time-unit", "#!/bin/bash\n#SBATCH --time=8:00 --mem=8G # 8h\npython a.py\n"),
+        ("", "#!/bin/bash\n#SBATCH --time=8:00 --mem=8G # 8 minutes\npython a.py\n"),
+        ("", "#!/bin/bash\n#SBATCH --time=8:00 --mem=8G # hours:minutes\npython a.py\n"),
+        ("", "#!/bin/bash\n#SBATCH --time=30 --mem=8G # at most 24 hours\npython a.py\n"),
+        ("", "#!/bin/bash\n#SBATCH --time=1-0 --mem=8G # 24 hours\npython a.py\n"),
+        ("4:time-unit", f"{LSF}#BSUB -W 24 # hours\npython a.py\n"),
+        ("", f"{LSF}#BSUB -W 24:00 # 24 hours\npython a.py\n"),
+        ("4:time-unit", f"{SGE}#$ -l h_rt=48\npython a.py\n"),
+        ("", f"{SGE}#$ -l h_rt=86400\npython a.py\n"),
+        ("2:memory-unit", "#!/bin/bash\n#PBS -l select=1:ncpus=2:mem=16\n#PBS -l walltime=9:0:0\n"),
+        ("4:memory-unit", f"{SGE}#$ -l h_vmem=4,h_rt=9:0:0\npython a.py\n"),
+        ("", f"{SGE}#$ -l h_vmem=4G,h_rt=9:0:0\npython a.py\n"),
+        (
+            "3:memory-unit",
+            "#!/bin/bash\n#SBATCH -t 9\n#SBATCH --mem=128 --gres=gpu:1\npython a.py\n",
+        ),
+        ("2:memory-per-core", "#!/bin/bash\n#SBATCH -c 16 -t 9 --mem-per-cpu=64G\npython a.py\n"),
+        ("", "#!/bin/bash\n#SBATCH -c 16 -t 9 --mem-per-cpu=16G\npython a.py\n"),
+        ("4:array-syntax", f"{LSF}#BSUB -J a[0-3] -o a%I\npython a.py $LSB_JOBINDEX\n"),
+        ("4:array-syntax", f"{SGE}#$ -t 0-3\npython a.py $SGE_TASK_ID\n"),
+        ("", f"{SGE}#$ -t 10-30:10\npython a.py $SGE_TASK_ID\n"),
+        ("4:foreign-variable", f"{SGE}export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\npython a.py\n"),
+        ("", f"{SGE}N=${{SLURM_CPUS_PER_TASK:-$NSLOTS}}\npython a.py -j $N\n"),
+        (
+            "",
+            f'{SGE}if [ -n "$SLURM_JOB_ID" ]; then\ncd $SLURM_SUBMIT_DIR\nfi\npython a.py\n',
+        ),
+        ("3:foreign-variable", f"{HEAD}cd $PBS_O_WORKDIR\npython a.py\n"),
+        ("4:foreign-variable", f"{PBS}python a.py $((SLURM_NTASKS + 1))\n"),
+        ("", f"{HEAD}PBS_O_WORKDIR=$PWD\ncd $PBS_O_WORKDIR\npython a.py\n"),
+        ("4:variable-in-directive", f"{SGE}#$ -N $N\nN=a\npython a.py\n"),
+        ("", f"{SGE}#$ -o $HOME/$JOB_NAME.log\npython a.py\n"),
+        ("3:variable-in-directive", f"{HEAD}#SBATCH -o $1.log\npython a.py\n"),
+        ("4:array-one-log", f"{SGE}#$ -t 1-3 -o a.log\npython a.py $SGE_TASK_ID\n"),
+        ("", f"{SGE}#$ -t 1-3 -o logs\npython a.py $SGE_TASK_ID\n"),
+        ("5:mpirun-slots", f"{SGE}#$ -pe mpi 8\nmpirun -np 16 python a.py\n"),
+        ("", f"{SGE}#$ -pe mpi 8\nmpirun -np $NSLOTS python a.py\n"),
+        ("5:one-task-for-nodes", f"{LSF}#BSUB -n 8 -R span[ptile=4]\ntorchrun --nnodes=2 a.py\n"),
+        ("4:hidden-gpus", f"{HEAD}#SBATCH --gres=gpu:2\nCUDA_VISIBLE_DEVICES=2,3 python a.py\n"),
+        ("", f"{HEAD}#SBATCH --gres=gpu:2\nCUDA_VISIBLE_DEVICES=0,1 python a.py\n"),
+        ("", f"{LSF}#BSUB -J a[1-64] -o a%I\npython a.py $LSB_JOBINDEX --njobs 64\n"),
+    ],
+)
+def test_amounts_and_variables_of_each_scheduler(found: str, text: str) -> None:
+    assert findings(text) == found.split()
+
+
+def test_cores_that_lsf_leaves_to_a_job_are_no_pool_of_its_own() -> None:
+    script = f"{LSF}#BSUB -n 4\npython train.py\n"
+    (found,) = check_batch_script(script, program("import multiprocessing\nmultiprocessing.Pool()"))
+    assert found.message.startswith("Pool() in train.py, line 2, counts all cores")
+    assert 'int(os.environ["LSB_DJOB_NUMPROC"])' in found.message
+
+
+def test_note_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"{HEAD}#SBATCH -n 4 -c 4\nsrun python train.py\n")
+    assert main(["lint", str(path)]) == 0
+    assert ":4: note: srun-without-cores: " in capsys.readouterr().out
+
+
+def test_log_whose_folder_the_script_makes_is_not_moved_up() -> None:
+    script = "#!/bin/bash\nmkdir -p logs\n#SBATCH -o logs/a.log\n#SBATCH -c 4\npython train.py\n"
+    moved = [each for each in check_batch_script(script) if each.rule == "after-command"]
+    assert [bool(each.edits) for each in moved] == [False, True]
+
+
+@pytest.mark.parametrize(("mem", "kept"), [("64G", "mem-per-cpu=8G"), ("256G", "mem=256G")])
+def test_larger_of_two_memories_is_kept(mem: str, kept: str) -> None:
+    head = f"#!/bin/bash\n#SBATCH --time=9\n#SBATCH -n 1 -c 16\n#SBATCH --mem={mem}\n"
+    script = f"{head}#SBATCH --mem-per-cpu=8G\npython train.py\n"
+    edits = [edit for each in check_batch_script(script) for edit in each.edits]
+    after = apply_edits(script, edits)
+    assert f"#SBATCH --{kept}\n" in after
+    assert after.count("--mem") == 1
