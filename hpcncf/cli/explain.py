@@ -8,13 +8,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
     from hpcncf.explain.conclude import Explanation
     from hpcncf.explain.fields import JobFields
+    from hpcncf.explain.groups import JobGroup
 
 EPILOG = """\
 Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument); of a Slurm job id
@@ -26,6 +27,7 @@ MOST_BYTES = 4 * 2**20
 TAIL_BYTES = 64 * 1024
 MOST_FILES = 2000
 SHOWN = 5
+MOST_ROWS = 100
 POSSIBLE = (
     "what seff, jobstats, reportseff, sacct and Slurm's mails print; the reports, mails and "
     "accounting of LSF, PBS, Grid Engine and HTCondor; a site's own report with labels such as "
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.explain.conclude import common_step, conclude
+    from hpcncf.explain.groups import group_jobs
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
@@ -61,15 +64,18 @@ def run(args: argparse.Namespace) -> int:
     for job in jobs:
         job.cores = job.cores or args.cores
     explanations = [conclude(job) for job in jobs]
+    groups = group_jobs(jobs)
+    shown = _shown(explanations, groups)
     if args.json:
         plain = {
             "jobs": [each.plain() for each in explanations],
+            "groups": [_plain_group(each) for each in groups],
             "not_understood": problems,
-            "next_step": common_step(explanations)[0],
+            "next_step": common_step([each for each, _ in shown])[0],
         }
         print(json.dumps(plain, indent=1, allow_nan=False))
     else:
-        _show(explanations)
+        _show(explanations, shown)
     for problem in problems:
         print(f"not understood: {problem}", file=sys.stderr)
     return 0
@@ -127,29 +133,66 @@ def _end_of(path: Path, most: int) -> str:
         return file.read(most).decode(errors="replace")
 
 
-def _show(explanations: Sequence[Explanation]) -> None:
-    """Print each job; of very many jobs a table, and the job with the most idle core-hours."""
-    from hpcncf.cli.output import filled
-    from hpcncf.explain.conclude import common_step
+def _plain_group(group: JobGroup) -> dict[str, Any]:
+    from hpcncf.explain.conclude import conclude
 
-    shown = explanations
-    if len(explanations) > SHOWN:
+    members = [job.id for job in group.members]
+    return {"kind": group.kind, "members": members, **conclude(group.whole).plain()}
+
+
+Shown = list[tuple["Explanation", "JobGroup | None"]]
+
+
+def _shown(explanations: Sequence[Explanation], groups: Sequence[JobGroup]) -> Shown:
+    """Return what is explained one by one: each job, but an array's tasks by their mean.
+
+    The parts of a heterogeneous job are followed by all of it.
+    """
+    from hpcncf.explain.conclude import conclude
+
+    group_of = {id(job): group for group in groups for job in group.members}
+    shown: Shown = []
+    for each in explanations:
+        group = group_of.get(id(each.job))
+        if group is None or group.kind == "het":
+            shown.append((each, None))
+        if group is not None and each.job is group.members[-1]:
+            shown.append((conclude(group.whole), group))
+    return shown
+
+
+def _show(explanations: Sequence[Explanation], shown: Shown) -> None:
+    """Print what is to be explained; of very many jobs a table, and the one that idled most."""
+    from hpcncf.cli.output import filled
+    from hpcncf.explain.conclude import common_step, conclude
+
+    if len(shown) > SHOWN:
         _table(explanations)
-        shown = [max(explanations, key=lambda each: each.job.core_hours_idle or 0.0)]
+        shown = [(max(explanations, key=lambda each: each.job.core_hours_idle or 0.0), None)]
         print("\nthe one that idled most:")
-    for number, each in enumerate(shown):
-        job = each.job
-        named = f"{job.source}, job {job.id}" if job.id else job.source
-        state = f", {job.state}" if job.state else ""
-        print("\n" * (number > 0) + named + state)
-        notes = [f"note: {note}" for note in job.notes]
+    for number, (each, group) in enumerate(shown):
+        print("\n" * (number > 0) + _heading(each.job, group))
+        if group is not None and group.kind == "array":
+            _table([conclude(job) for job in group.members], mean=each)
+        notes = [f"note: {note}" for note in each.job.notes]
         _list("what follows", [*(said.text for said in each.conclusions), *notes])
         _list("what stays open", each.open_questions)
         print(f"  confidence\n    {each.confidence}: {each.confidence_reason}")
-    step, why = common_step(shown)
+    step, why = common_step([each for each, _ in shown])
     if step:
         print(f"  next step\n    {step}")
         print(filled(why, indent="    "))
+
+
+def _heading(job: JobFields, group: JobGroup | None) -> str:
+    state = f", {job.state}" if job.state else ""
+    if group is not None and group.kind == "array":
+        states = [each.state or "of unknown end" for each in group.members]
+        tally = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        return f"{job.source}, {len(states)} tasks of array {group.id}: {tally}"
+    if group is not None:
+        return f"{job.source}, job {group.id}, all {len(group.members)} parts together{state}"
+    return f"{f'{job.source}, job {job.id}' if job.id else job.source}{state}"
 
 
 def _list(title: str, lines: Sequence[str]) -> None:
@@ -161,7 +204,8 @@ def _list(title: str, lines: Sequence[str]) -> None:
         print(filled(line, indent="    "))
 
 
-def _table(explanations: Sequence[Explanation]) -> None:
+def _table(explanations: Sequence[Explanation], mean: Explanation | None = None) -> None:
+    """Print a row for each job, and one for their mean if it is given."""
     from hpcncf.cli.output import table_layout
     from hpcncf.explain.words import format_core_hours, format_share
 
@@ -181,10 +225,14 @@ def _table(explanations: Sequence[Explanation]) -> None:
             if each.job.core_hours_idle is None
             else format_core_hours(each.job.core_hours_idle),
         ]
-        for each in explanations
+        for each in (*explanations[:MOST_ROWS], *([mean] if mean else []))
     ]
+    if mean:
+        rows[-1][0] = "mean"
     print(table_layout(["job", "state", "cores", "used", "CPU", "memory", "time", "idle"], rows))
     known = [each.job.core_hours_idle for each in explanations]
     idle = [hours for hours in known if hours is not None]
+    if len(explanations) > MOST_ROWS:
+        print(f"and {len(explanations) - MOST_ROWS} more: --json has them all")
     if idle:
         print(f"\n{format_core_hours(sum(idle))} reserved and not used, all together")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Final, Literal
 
-from hpcncf.explain.fields import OUT_OF_MEMORY, OUT_OF_TIME, JobFields
+from hpcncf.explain.fields import LARGEST, OUT_OF_MEMORY, OUT_OF_TIME, JobFields
 from hpcncf.explain.words import (
     THIN,
     describe_exit_code,
@@ -194,7 +194,8 @@ def _idle(job: JobFields) -> str:
     threads_idle = job.physical_cores and job.cores and (job.cores_used or 0) <= job.physical_cores
     if not idle or job.is_running or threads_idle or (job.efficiency or 0) >= BUSY:
         return ""
-    return f" {format_core_hours(idle)} were reserved and not used."
+    each = ", on average by each" if job.jobs else ""
+    return f" {format_core_hours(idle)} were reserved and not used{each}."
 
 
 def _cpu_alone(job: JobFields) -> Conclusion:
@@ -440,6 +441,8 @@ def _memory_figure(job: JobFields) -> str:
     if used is None:
         return f"Memory: {format_share(share or 0)} of the request"
     text = f"Memory: at most {format_memory(used)}"
+    if job.memory_counted == LARGEST:
+        text = f"Memory, of the largest of {job.jobs}: {format_memory(used)}"
     if asked and share is not None:
         text += f" of {format_memory(asked)} ({format_share(share)})"
     return text
@@ -450,8 +453,10 @@ def _why_not_sized(job: JobFields) -> str:
         return "; how it was spread over the nodes is not known, so no smaller request follows"
     if job.memory_counted == "LSF":
         return "; LSF may not count shared or mapped memory, so no smaller request follows"
-    if job.jobs or job.memory_counted == "mean":
+    if job.memory_counted == "mean" or (job.jobs and job.memory_counted != LARGEST):
         return "; a mean says nothing of the largest, so no smaller request follows"
+    if job.jobs:
+        return "; not all of them ran to their end, so no smaller request follows"
     if not job.state and job.exit_code is None:
         return "; whether it ran to its end is not known, so no smaller request follows"
     return "; it did not run to its end, so no smaller request follows"
@@ -466,7 +471,9 @@ def _memory_request(job: JobFields) -> float | None:
     used, asked = job.memory_mib, job.memory_asked_mib
     if not used or not asked or not memory_is_counted(job) or _may_be_several_nodes(job):
         return None
-    if job.memory_counted in ("LSF", "mean", "virtual") or job.jobs:
+    if job.memory_counted in ("LSF", "mean", "virtual"):
+        return None
+    if job.jobs and job.memory_counted != LARGEST:
         return None
     ended_well = job.is_completed or (not job.state and job.exit_code == 0 and not job.signal)
     if not ended_well or used >= MODEST * asked or (job.elapsed_s or 0) < BRIEF_S:
@@ -625,6 +632,12 @@ def is_slurm(job: JobFields) -> bool:
     return job.source in SLURM
 
 
+def array_of(job_id: str) -> str:
+    """Return the id of the Slurm array whose task this is, 123 of `123_4`; empty for others."""
+    base, _, task = job_id.partition("_")
+    return base if base.isdecimal() and task.isdecimal() else ""
+
+
 def asked_of_sacct(ids: Sequence[str]) -> str:
     return f"sacct -j {','.join(ids)} --parsable2 --format={FIELDS} | hpcncf explain"
 
@@ -686,6 +699,10 @@ def _next_step(job: JobFields, codes: set[str], request: NextRequest) -> tuple[s
         else:
             why = "Twice the time. Or save checkpoints, and resume."
         return f"sbatch {options} job.sh", why
+    if options and "+" in job.id:  # sbatch would give them to the first part, whichever this is
+        return measure
+    if options and fine and job.memory_counted != LARGEST and (array := array_of(job.id)):
+        return asked_of_sacct([array]), "The task of the array that needs most decides."
     if options and fine and not codes & {"cpu_impossible", "gpu_waits"}:
         return f"sbatch {options} job.sh", "The same run, with what it used."
     return measure

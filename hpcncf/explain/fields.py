@@ -45,7 +45,10 @@ class JobFields:
     """Peak; of several nodes together if `memory_counted` does not say otherwise."""
     memory_asked_mib: float | None = None
     memory_counted: str = ""
-    """How, where the text or its dialect tells: `task x tasks`, `mean`, `node`, `virtual`."""
+    """How, where the text or its dialect tells: `task x tasks`, `mean`, `node`, `virtual`.
+
+    Of an array `largest`: that of the task with the largest peak.
+    """
     printed_memory_efficiency: float | None = None
     printed_time_efficiency: float | None = None
     gpus: int | None = None
@@ -121,6 +124,7 @@ class JobFields:
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
+LARGEST: Final = "largest"
 # States by scheduler, upper case. A word that is none of these is not a state.
 WAITING: Final = frozenset(
     ("PENDING", "PEND", "QUEUED", "HELD", "WAITING", "IDLE", "PSUSP", "CONFIGURING")

