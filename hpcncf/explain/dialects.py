@@ -81,6 +81,14 @@ def _ran_for(found: re.Match[str], draft: Draft) -> None:
         draft.see("elapsed_s", elapsed[0], 0)
 
 
+def _time_of(name: str) -> Callable[[re.Match[str], Draft], None]:
+    def see(found: re.Match[str], draft: Draft) -> None:
+        if amount := match_duration(found[1]):
+            draft.see(name, amount[0], 0)
+
+    return see
+
+
 def _oar_cores(found: re.Match[str], draft: Draft) -> None:
     draft.see("cores", float(found[1]) * float(found[2]), 1)
 
@@ -115,6 +123,9 @@ _NUMBERED: Final = r"(?<![\w.,:/-])(\d{1,6})(?:\s|\(s\)|-)+(?:(?:allocated|reque
 _PERCENT: Final = r"(?<![\d.])(\d{1,4}(?:\.\d+)?)\s?%\s+(?:\w+\s)?"
 _USE: Final = r"[ -](?:efficien\w+|utili[sz]\w+|usage|use|load)"
 _USED: Final = r"(?:used|using|utili[sz]\w+)\s(?:only\s)?(\d{1,4}(?:\.\d+)?)\s?%\sof\s"
+_LASTING: Final = (
+    r"(?<![\w.])(\d[\d:.-]{0,15}(?:\s?(?:days?|hours?|hrs?|h|minutes?|min|seconds?|sec|s))?)\s"
+)
 _YOUR: Final = r"(?:the|your|its|allocated|requested|\s)*"
 # What is said of this job, wherever it stands.
 _SAID: Final = _phrases(
@@ -125,6 +136,8 @@ _SAID: Final = _phrases(
     (r"\((\d{1,9}) physical", _number("physical_cores", 1)),
     (r"parallel environment:\s+\S+ range: (\d{1,9})\s*$", _number("cores", 1)),
     (r"^\s*#\$ -pe \S+ (\d{1,9})\s*$", _number("cores", 1)),
+    (r"Dedicated Resources Per Task: PROCS: (\d{1,4})\b", _number("cpus_per_task", 1)),
+    (r"(?:Total Requested Tasks|TaskCount): (\d{1,7})\b", _number("tasks", 2)),
     (r"\bexited (?:normally )?with status (\d{1,5})\b", _status),
     (r"#BSUB\s+-gpu\s+\"?num=(\d{1,9})", _number("gpus", 1)),
     (r"(?:running|runs|ran) for (?:more than )?(\d.{1,30})", _ran_for),
@@ -176,8 +189,8 @@ _SAID: Final = _phrases(
 # What may also be a rule of the site ("each node has 96 cores").
 _PROSE: Final = _phrases(
     (
-        r"\b(\d{1,9}(?:\.\d{1,6})?) (?:of|out of) (?:the |your )?(\d{1,9}) "
-        r"(?:allocated |requested |reserved )?(?:CPU[ -])?cores",
+        r"\b(\d{1,9}(?:\.\d{1,6})?) ?(?:of|out of|/) ?(?:the |your )?(\d{1,9}) "
+        r"(?:allocated |requested |reserved )?(?:CPU[ -])?(?:cores|cpus)\b",
         _used_of_cores,
     ),
     (
@@ -187,9 +200,15 @@ _PROSE: Final = _phrases(
     ),
     (_NUMBERED + r"(?:NVIDIA\s)?(?:[AHV]\d{2,3}\s)?GPUs?\b(?!\s+(?:per|hours?))", _number("gpus")),
     (_NUMBERED + r"nodes?\b(?!\s+(?:per|hours?))", _number("nodes")),
+    (r"\bGPUs?:? +(\d{1,4}) ?x ?[A-Z]", _number("gpus")),
     (_PERCENT + "CPU" + _USE, _share("printed_efficiency")),
     (_PERCENT + "GPU" + _USE, _share("gpu_efficiency")),
     (_USED + _YOUR + "(?:CPU|cores)", _share("printed_efficiency")),
+    (_LASTING + r"of (?:total )?CPU[ -]time\b", _time_of("cpu_s")),
+    (
+        _LASTING + r"of (?:wall(?:[ -]?clock)?(?:[ -]?time)?|elapsed time|run ?time)\b",
+        _time_of("elapsed_s"),
+    ),
     (_USED + _YOUR + "GPU", _share("gpu_efficiency")),
 )
 _CONDOR_ID: Final = re.compile(r"^\s*0\d\d \((\d{1,9}\.\d{1,6})\.\d+\) ")

@@ -231,7 +231,7 @@ _USED: Final = (
         "printed_memory_efficiency",
         "memory_mib",
         "memory!2",
-        "memory, mem, ram, cpu memory, cpu mem",
+        "memory, mem, ram, cpu memory, cpu mem, memory size",
     ),
     ("gpu_efficiency", "", "", "gpu, gpus, gpu sm, gpu compute"),
     ("gpu_memory_efficiency", "gpu_memory_mib", "memory", "gpu memory, gpu mem, vram"),
@@ -239,7 +239,7 @@ _USED: Final = (
         "printed_time_efficiency",
         "elapsed_s",
         "duration:s",
-        "time, walltime, wall clock, wall clock time, job walltime, wall clock accuracy",
+        "time, walltime, wall clock, wall clock time, job walltime, elapse time, elapsed time",
     ),
 )
 # A bare number below one of the first four is a percentage.
@@ -247,15 +247,20 @@ _MEASURES: Final = ("efficiency", "eff", "utilization", "util", "utilized", "usa
 _MEANS: Final = ("", "avg ", "average ", "mean ", "overall ", "total ", "job ", "program ")
 _PEAKS: Final = ("max ", "maximum ", "peak ")
 _THERE: Final = (
-    ("nodes", "count", "nodes, node count, number of nodes"),
+    ("nodes", "count", "nodes, node count, number of nodes, node num"),
     (
         "cores",
         "count",
-        "cores, cpus, ncpus, cpu cores, processors, procs, slots, number of cpus, number of cores",
+        """cores, cpus, ncpus, cpu cores, processors, procs, slots, number of cpus,
+        number of cores, cpu num""",
     ),
     ("gpus", "count", "gpus, ngpus, gcds, number of gpus"),
-    ("memory_asked_mib", "memory", "memory, mem, ram"),
-    ("limit_s", "duration:s", "walltime, wall clock time, wall clock, time, run time"),
+    ("memory_asked_mib", "memory", "memory, mem, ram, memory size"),
+    (
+        "limit_s",
+        "duration:s",
+        "walltime, wall clock time, wall clock, time, run time, elapse time, elapsed time",
+    ),
 )
 # A request may be rounded up: what was allocated weighs more.
 _GRANTED: Final = (
@@ -284,7 +289,7 @@ def _composed() -> list[tuple[str, str, str]]:
                         rows.append((share, "share", f"{peak}{subject} {measure}"))
                         rows.append((amount, kind, f"{peak}{subject} {measure}"))
     for name, kind, words in _THERE:
-        for resource in words.split(", "):
+        for resource in re.split(r",\s+", words):
             for granted, weight in _GRANTED:
                 if granted == "limit" and name not in ("memory_asked_mib", "limit_s"):
                     continue
@@ -432,7 +437,7 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     ("tres", "tres", "alloc tres, tres, req tres, alloc gres"),
     ("tres_used", "tres", "tres usage in ave, tres usage in tot, tres usage in max"),
     ("select", "select", "resource list select, resource list nodes, neednodes, nodes"),
-    ("efficiency_of", "share", "efficiency"),
+    ("efficiency_of", "share", "efficiency, utilization"),
     # German and French sites.
     ("cores", "count!2", "kerne, cpu kerne, coeurs, cœurs"),
     ("elapsed_s", "duration!2", "laufzeit, temps écoulé, durée"),
@@ -442,6 +447,31 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     ("memory_mib", "used of memory", "speicher, arbeitsspeicher, mémoire, mémoire utilisée"),
     ("printed_memory_efficiency", "share", "speichereffizienz, efficacité mémoire"),
     ("gpu_efficiency", "share!2", "gpu auslastung, utilisation gpu, efficacité gpu"),
+    # Spanish, Italian and Portuguese sites.
+    ("cores", "count!2", "núcleos, núcleos reservados, núcleos asignados, core richiesti"),
+    ("nodes", "count!2", "nodos, nodi, nós"),
+    ("state", "state", "estado, stato, état"),
+    ("elapsed_s", "duration!2", "tiempo de ejecución, durata, tempo de execução, duração"),
+    ("elapsed_s", "duration!2", "tempo di esecuzione, temps d'exécution"),
+    ("limit_s", "duration!2", "tiempo límite, límite de tiempo, tempo limite, limite di tempo"),
+    ("cpu_s", "duration!2", "tiempo de cpu, tempo di cpu, tempo de cpu, temps cpu"),
+    ("printed_efficiency", "share!2", "eficiencia de cpu, eficiencia cpu, uso de cpu, uso cpu"),
+    ("printed_efficiency", "share!2", "efficienza cpu, efficienza della cpu, utilizzo cpu"),
+    ("printed_efficiency", "share!2", "eficiência da cpu, eficiência de cpu, uso da cpu"),
+    ("memory_mib", "used of memory", "memoria, memoria usata, memoria máxima, memoria usada"),
+    ("memory_mib", "used of memory", "memória, memória usada, memória máxima, memoria massima"),
+    ("printed_memory_efficiency", "share", "eficiencia de memoria, efficienza memoria"),
+    ("gpu_efficiency", "share!2", "uso de gpu, utilizzo gpu, uso da gpu"),
+    # Japanese and Chinese sites.
+    ("id", "id", "ジョブid, 作业id, 作业号"),
+    ("cores", "count!2", "コア数, cpu数, 核数, cpu核数, 核心数"),
+    ("nodes", "count!2", "ノード数, 节点数"),
+    ("elapsed_s", "duration!2", "経過時間, 実行時間, 运行时间"),
+    ("limit_s", "duration!2", "制限時間, 时间限制"),
+    ("cpu_s", "duration!2", "cpu時間, cpu时间"),
+    ("printed_efficiency", "share!2", "cpu使用率, cpu利用率, cpu効率, cpu效率"),
+    ("memory_mib", "used of memory", "最大メモリ, メモリ使用量, 最大内存, 内存使用量"),
+    ("gpu_efficiency", "share!2", "gpu使用率, gpu利用率"),
     *_composed(),
 )
 # Columns that mean something else than the same words in a line.
@@ -456,6 +486,10 @@ COLUMNS: Final[dict[str, list[Label]]] = _labels(
     ("memory_asked_mib", "memory:M!2", "req mem"),
     ("elapsed_s", "duration", "time"),
     ("limit_s", "duration", "time allocated"),
+    ("id", "id", "native id"),
+    ("exit_code", "exit", "exit"),
+    ("elapsed_s", "duration!3", "realtime"),
+    ("memory_mib", "memory!3", "peak rss"),
     ("cores", "count", "core, cpu count"),
     ("nodes_or_name", "count", "node"),
 )

@@ -15,6 +15,7 @@ from typing import Any, Final
 from hpcncf.explain import dialects
 from hpcncf.explain.drafts import Draft, Drafts
 from hpcncf.explain.fields import PBS_LETTERS, JobFields, Label, labels_by_letters, state_word
+from hpcncf.explain.json_jobs import rewrite_json
 from hpcncf.explain.structured import read_json, read_tables, see_nameless
 from hpcncf.explain.units import (
     match_count,
@@ -42,7 +43,7 @@ def read_with_problems(text: str) -> tuple[list[JobFields], list[str]]:
 
     Each description says what to do about it.
     """
-    lines = clean_lines(text)
+    lines = clean_lines(rewrite_json(_without_escapes(text)))
     problems: list[str] = []
     drafts = Drafts()
     lines = read_json(lines, drafts)
@@ -85,6 +86,12 @@ _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _PBS_FOLD: Final = re.compile(r"(?<=[^\s:])\n\t(?=\S)")
 
 
+def _without_escapes(text: str) -> str:
+    if "\x1b" in text or "\u200b" in text or "\ufeff" in text:
+        return _ESCAPES.sub("", text[-MOST_CHARACTERS:])
+    return text
+
+
 def clean_lines(text: str) -> list[str]:
     """Split a text into lines, without colours, markup and quotation marks.
 
@@ -94,8 +101,7 @@ def clean_lines(text: str) -> list[str]:
     """
     if len(text) > MOST_CHARACTERS:
         text = text[-MOST_CHARACTERS:]
-    if "\x1b" in text or "\u200b" in text or "\ufeff" in text:
-        text = _ESCAPES.sub("", text)
+    text = _without_escapes(text)
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ")
     if "&" in text:
         for entity, character in _ENTITIES.items():
@@ -197,6 +203,21 @@ _STEMS: Final = (
         "host",
         "parallel",
         "start",
+        "cleo",
+        "ejecuci",
+        "memoria",
+        "memória",
+        "estado",
+        "durata",
+        "ジョブ",
+        "コア",
+        "時間",
+        "ノード",
+        "作业",
+        "核",
+        "时间",
+        "内存",
+        "节点",
         "kern",
         "speicher",
         "zeit",
@@ -234,7 +255,8 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
         if heading := _SECTION.match(line):  # `Resources requested:`, then `walltime=04:00:00`
             drafts.of_request = bool(_ASKED.search(heading[0]))
             continue
-        _read_line(line, before, lines[number + 1 : number + 2], drafts, table, beginnings)
+        if "Resources Per Task" not in line:  # Moab's checkjob, of each task
+            _read_line(line, before, lines[number + 1 : number + 2], drafts, table, beginnings)
         dialects.read_phrases(line, drafts, is_rule(before, line))
         drafts.here().text.append(line)
         before = line
@@ -245,6 +267,11 @@ def is_rule(before: str, line: str) -> bool:
     return bool(_RULE.search(f"{before[-80:]} {line}" if before.strip() else line))
 
 
+# Fujitsu's pjstat, `NODE NUM (REQUIRE) : 2`.
+_QUALIFIERS: Final = {"use": "used", "require": "requested", "alloc": "allocated", "limit": "limit"}
+_QUALIFIED: Final = re.compile(r" ?\((use|require|alloc|limit)\)(?= *:)", re.IGNORECASE)
+
+
 def _read_line(
     line: str,
     before: str,
@@ -253,6 +280,8 @@ def _read_line(
     table: Mapping[str, list[Label]],
     beginnings: frozenset[str],
 ) -> None:
+    if "(" in line:
+        line = _QUALIFIED.sub(lambda found: f" {_QUALIFIERS[found[1].lower()]} ", line)
     words = list(_WORD.finditer(line))
     at = 0
     number = 0
@@ -311,6 +340,8 @@ def _take(
 
     If there is no value, it returns the end of the label.
     """
+    if key == "job" and line[:start].endswith("a "):
+        return end  # `Maximum CPU time of a job: 3100.5`
     if line[max(start - 2, 0) : start] == "--":
         return end  # an option of a script, so a request, and perhaps one of several
     glued = line[end : end + 1].isdigit() or (start and line[start - 1] in "-/$")
@@ -452,6 +483,9 @@ _SECTION: Final = re.compile(
 )
 _UNITS: Final = {"kbytes": "K", "kb": "K", "kib": "K", "mb": "M", "mib": "M", "gb": "G", "gib": "G"}
 _SECONDS: Final = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "min": 60.0, "minutes": 60.0}
+_BOTH: Final = re.compile(
+    r"(\d{1,9}(?:\.\d{1,6})?) ?(?:/|of) ?(\d{1,9}(?:\.\d{1,6})?) ?([KMGT]i?B)\b"
+)
 _OWN_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -492,6 +526,8 @@ def _see_value(
             units = 3600.0 if ":" in line[at : at + 8] else 60.0
         value = match_duration(line, at, units)
     elif kind == "memory":
+        if both := _BOTH.match(line, at):  # `5.1 / 64.0 GiB`: the unit is that of both
+            line = f"{line[:at]}{both[1]}{both[3]}/{both[2]}{both[3]}{line[both.end() :]}"
         value = match_memory(line, at, _UNITS.get(unit) or row.unit or None)
     elif kind == "count":
         value = match_count(line, at)

@@ -128,7 +128,7 @@ class TextTable:
     heads: list[str]
     columns: list[list[Label]]
     cut: str
-    """`|`, `,`, tab, or blank."""
+    """`|`, `;`, `,`, tab, or blank."""
     spans: list[tuple[int, int]] = field(default_factory=list)
     """Of the heads, or of the dashes below them; empty if cells are apart by a character."""
     dashed: bool = False
@@ -200,6 +200,8 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
         return None
     if line.count("|") >= 2 or (line.count("|") == 1 and "||" not in line):
         heads, cut = _split(line, "|"), "|"
+    elif line.count(";") >= 2:
+        heads, cut = _split(line, ";"), ";"
     elif "\t" in line.strip():
         heads, cut = [each.strip() for each in line.strip("\n").split("\t")], "\t"
     elif line.count(",") >= 2 and " " not in line.split(",")[0].strip():
@@ -211,6 +213,8 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
         if _DASHES.match(below) and 1 < len(spans) < len(heads):
             spans[-1] = (spans[-1][0], len(line))
             heads = [line[start:end].strip() for start, end in spans]
+        else:
+            heads = _wide_heads(line, heads)
     if len(heads) < 2 or sum(bool(re.search(r"\d{2}|^\d", head)) for head in heads) > 1:
         return None
     columns = [column(head) for head in heads]
@@ -234,9 +238,22 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
         if _DASHES.match(below) and len(groups) == len(heads):
             table.spans, table.dashed = groups, True
         else:
-            table.spans = [found.span() for found in re.finditer(r"\S+", line)]
+            head = r"\S+(?: \S+)*" if any(" " in each for each in heads) else r"\S+"
+            table.spans = [found.span() for found in re.finditer(head, line)]
         table.wide = len(re.split(r"\s{2,}", line.strip())) == len(heads)
     return table
+
+
+def _wide_heads(line: str, heads: list[str]) -> list[str]:
+    """Return the heads apart by two blanks or more, where they mean more than single words.
+
+    For example `Job ID   Wall time   CPU efficiency`.
+    """
+    wide = re.split(r"\s{2,}", line.strip())
+    if not 2 < len(wide) < len(heads):
+        return heads
+    known = [sum(bool(column(head)) for head in each) for each in (wide, heads)]
+    return wide if known[0] * len(heads) > known[1] * len(wide) and known[0] > 2 else heads
 
 
 def _split(line: str, cut: str) -> list[str]:
@@ -246,10 +263,10 @@ def _split(line: str, cut: str) -> list[str]:
         except (csv.Error, StopIteration):
             return []
     line = line.strip()
-    if line.startswith("|") and line.endswith("|"):
+    if line.startswith(cut) and line.endswith(cut):
         line = line[1:]
     # `--parsable` ends each line with its delimiter.
-    return [cell.strip() for cell in line.removesuffix("|").split("|")]
+    return [cell.strip() for cell in line.removesuffix(cut).split(cut)]
 
 
 _GLUE: Final = re.compile(
@@ -267,17 +284,16 @@ def _cells(table: TextTable, line: str) -> list[str] | None:
             if table.cut == "\t"
             else _split(line, table.cut)
         )
-        if table.cut == "|" and len(cells) == len(table.heads) - 1:
+        if table.cut in "|;" and len(cells) == len(table.heads) - 1:
             cells.append("")  # its last cell is empty, and was taken for the delimiter
         return cells if len(cells) == len(table.heads) else None
     # A name that was replaced by a shorter one moves what is behind it.
-    moved = any(
-        not line[start - 1 : start].isspace() for start, _ in table.spans[1:] if start < len(line)
-    )
+    edges = [start - 1 for start, _ in table.spans[1:]] + [end for _, end in table.spans[:-1]]
+    moved = any(not line[at].isspace() for at in edges if at < len(line))
     if table.dashed and not moved:
         spans = [*table.spans[:-1], (table.spans[-1][0], len(line))]
         return [line[start:end].strip() for start, end in spans]
-    line = _BY.sub("CANCELLED", line)
+    line = _BY.sub(lambda found: "CANCELLED".rjust(len(found[0])), line)
     apart = re.split(r"\s{2,}", line.strip())
     if table.wide and len(apart) == len(table.heads):
         return apart
@@ -437,6 +453,10 @@ def _row_values(table: TextTable, cells: Sequence[str]) -> dict[str, Any]:
         )
     if (nodes := values.pop("nodes_or_name", None)) and nodes <= values.get("cores", 0):
         values["nodes"] = nodes  # a number below "Node" may be a node's name
+    if {"realtime", "%cpu"} <= heads:  # Nextflow's trace: 284 % are 2.84 busy cores
+        busy = values.pop("printed_efficiency", None)
+        if busy is not None and "elapsed_s" in values:
+            values["cpu_s"] = busy * values["elapsed_s"]
     if "efficiency_of" in values:
         gpu = any("gpu" in head for head in heads)
         values["gpu_efficiency" if gpu else "printed_efficiency"] = values.pop("efficiency_of")
@@ -642,6 +662,8 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
             for name in ("elapsed_s", "cores", "nodes", "exit_code", "memory_asked_mib"):
                 if name in step:
                     draft.see(name, step[name], 1)
+            if "asked_per" in step:
+                draft.see("memory_asked_mib.per", step["asked_per"], 1)
     _see_gpu_use(job, steps, draft)
 
 
@@ -677,6 +699,8 @@ def _source(heads: set[str]) -> str:
         return "reportseff"
     if "jobeff" in heads:
         return "NAU jobstats"
+    if {"realtime", "%cpu"} <= heads:
+        return "Nextflow"
     if heads & {"maxrss", "totalcpu", "alloctres", "alloccpus", "ncpus", "reqmem", "avecpu"}:
         return "sacct"
     return ""

@@ -47,14 +47,14 @@ _AMOUNT: Final = re.compile(
     rf"({_NUMBER})\s?({_UNIT_WORDS})(?:\(s\))?(?![A-Za-z])\.?", re.IGNORECASE
 )
 _AND: Final = re.compile(r"[\s,]*(?:and\s+)?")
-_BARE: Final = re.compile(rf"({_NUMBER})(?![\d:%]|\.\d|\s?[KMGTP]i?B?\b)", re.IGNORECASE)
+_BARE: Final = re.compile(rf"({_NUMBER})(?![\d:%]|\.\d|\s?[KMGTP]i?B?\b|\s?/\s?\d)", re.IGNORECASE)
 _MIB: Final = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _MEMORY: Final = re.compile(
     rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w)?|(B|bytes?))(?:[nc]|/(?:node|core|cpu))?(?![A-Za-z])",
     re.IGNORECASE,
 )
 _SHARE: Final = re.compile(rf"({_NUMBER})\s{{0,3}}(?:%|percent\b|per cent\b|pct\b)", re.IGNORECASE)
-_COUNT: Final = re.compile(r"<?0*(\d{1,7})(?:\.0+)?(?![\d:%]|[.,]\d|\s?[KMGT]i?B\b)")
+_COUNT: Final = re.compile(r"<?0*(\d{1,7})(?:\.0+)?(?![\d%]|:\d|:\w+=|[.,]\d|\s?[KMGT]i?B\b)")
 
 
 def match_duration(text: str, at: int = 0, unit: float = 0.0) -> Matched:

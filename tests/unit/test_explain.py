@@ -661,6 +661,71 @@ def test_request_of_one_task_or_part_is_not_that_of_all(job_id: str, step: str) 
     assert conclude(job).next_step.startswith(step)
 
 
+def _slurm_json(**job: object) -> str:
+    unset = {"set": False, "number": 0}
+    whole = {
+        "job_id": 9,
+        "state": {"current": ["COMPLETED"]},
+        "array": {"job_id": 0, "task_id": unset},
+        "time": {"elapsed": 3600, "limit": {"set": True, "number": 120}},
+        "required": {"memory_per_node": unset, "memory_per_cpu": {"set": True, "number": 2000}},
+        "tres": {"allocated": [{"type": "cpu", "name": "", "count": 8}]},
+        "allocation_nodes": 1,
+        "steps": [
+            {
+                "step": {"id": "9.batch"},
+                "state": ["COMPLETED"],
+                "tasks": {"count": 1},
+                "time": {"elapsed": 3600, "total": {"seconds": 3600, "microseconds": 0}},
+                "tres": {"requested": {"max": [{"type": "mem", "count": 2**31}]}},
+            }
+        ],
+    }
+    return json.dumps({"jobs": [whole | job], "meta": {}}, indent=1)
+
+
+def test_json_of_sacct_is_read_with_its_steps() -> None:
+    (job,) = read_text(f"$ sacct --json -j 9\n{_slurm_json()}\n")
+    assert (job.id, job.state, job.cores, job.nodes, job.cpu_s) == ("9", "COMPLETED", 8, 1, 3600)
+    assert (job.elapsed_s, job.limit_s, job.memory_mib, job.memory_asked_mib) == (
+        3600,
+        7200,
+        2048,
+        16000,
+    )
+    task = {"job_id": 8, "task_id": {"set": True, "number": 4}}
+    assert [job.id for job in read_text(_slurm_json(array=task))] == ["8_4"]
+
+
+@pytest.mark.parametrize(
+    ("value", "job_id"),
+    [
+        ([{"ClusterId": 7, "ProcId": 1, "RequestCpus": 4, "RemoteWallClockTime": 100.0}], "7.1"),
+        ({"RECORDS": [{"JOBID": "7", "SLOTS": "4", "RUN_TIME": "100 second(s)"}]}, "7"),
+        ({"Jobs": {"7.s": {"resources_used": {"walltime": "00:01:40", "ncpus": 4}}}}, "7.s"),
+    ],
+)
+def test_json_of_other_schedulers_is_read_as_their_text(value: object, job_id: str) -> None:
+    (job,) = read_text(json.dumps(value))
+    assert (job.id, job.cores, job.elapsed_s) == (job_id, 4, 100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"jobs": [{"job_id": 1, "time": 3, "state": [], "steps": [4], "tres": [], "array": "x"}]}',
+        '{"jobs": [1, null, {"job_id": {"set": true}}]}',
+        '{"Jobs": {"1": [], "2": {"a": {"b": [1]}}}}',
+        '[{"ClusterId": null}, 3]',
+        '{"RECORDS": [[], {"JOBID": {}}, {"JOBID": "1|2", "a\\nb": true}]}',
+        '{"jobs": ' * 3000,
+    ],
+)
+def test_json_of_another_form_breaks_nothing(text: str) -> None:
+    for job in read_text(text):
+        json.dumps(conclude(job).plain(), allow_nan=False)
+
+
 LINES = sorted({line for text in TEXTS.values() for line in text.splitlines()})
 CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9", "٣", "9" * 400]))
 
@@ -716,6 +781,8 @@ HOSTILE = {
     "hosts": ("Exec host: " + "b/0-9+" * 600 + "\n") * 2700,
     "tasks": "".join(f"jobnumber 1\ntaskid {number}\ncpu 3\n" for number in range(330_000)),
     "cards": "Hostname        GPU Id      Mean (%)\n" + "n1  0  22.7\n" * 800_000,
+    "json": '{"jobs": [\n' * 330_000,
+    "json_lines": '{"jobs": [{"job_id": 1}]}\n' * 150_000,
     "array": "JobID|State|Elapsed|TotalCPU\n" + "1_2|FAILED|01:00:00|01:00:00\n" * 120_000,
 }
 
