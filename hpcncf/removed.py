@@ -17,6 +17,7 @@ VERBS: Final = {
 
 OPTIONS: Final = {
     ("diagnose", "--predict"): "`hpcncf report` writes next.yaml with the remedies to try",
+    ("doctor", "--results"): "`hpcncf status --failures` has the errors of runs",
     ("submit", "--check-node"): "run `srun hpcncf doctor` on a node first",
 }
 """Command and option -> what to use instead."""

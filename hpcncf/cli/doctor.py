@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import resource
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import UsageError, signal_name
 
 EPILOG = """\
---bundle prints the list of what it writes. It holds no secrets and no data: of the environment only
-variables that decide speed, of failed runs only the type of the error and its line."""
+--bundle writes what doctor prints, as text and as JSON: no secrets and no data. Of the environment
+there are only variables that decide speed."""
 
 NEEDED: Final = ("torch", "numpy", "submitit", "pandas", "psutil", "pydantic", "matplotlib")
 SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
@@ -27,9 +27,6 @@ SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
 SMALL_SHM_GIB: Final = 0.25
 # A cluster that is down would keep who asks waiting for minutes.
 ANSWER_S: Final = 10
-# Of Slurm's configuration: their values stay here.
-SECRET: Final = re.compile(r"pass|secret|token|key|auth|user\b", re.IGNORECASE)
-MOST_ERRORS: Final = 50
 # The first import of torch from a slow file system is slow.
 TORCH_S: Final = 180
 QUESTIONS: Final = """
@@ -48,148 +45,91 @@ print(json.dumps({
 }))
 """
 
-DoctorSection = dict[str, str]
+
+class Broken(Exception):
+    """A check that found a problem without which runs would fail: (text in the table, problem)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument(
-        "--bundle",
-        type=Path,
-        metavar="FILE.zip",
-        help="write one file for a support ticket",
+        "--bundle", type=Path, metavar="FILE.zip", help="also write what it prints to one file"
     )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="DIR",
-        help="whose errors a bundle lists (default: results)",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    started = start_torch()
-    sections: dict[str, DoctorSection] = {
-        "hpcncf": software(),
-        "torch": {},
-        "cores": cores(),
-        "memory": memory(),
-        "Slurm": slurm(),
-        "ranks": ranks(),
-        "data": data(),
-        "settings": settings(),
-    }
-    sections["torch"], torch_problem = about_torch(started)
-    problems = [*missing(), *([torch_problem] if torch_problem else []), *trapped()]
+    start_torch()  # it takes longest, and goes on beside the other checks
+    found, problems = run_checks()
+    text = "\n".join(format_lines(found, problems))
+    plain = json.dumps({"checks": found, "problems": problems}, indent=1)
+    print(plain if args.json else text)
     if args.bundle:
-        write_bundle(args.bundle, sections | {"problems": problems}, args.results)
-    elif args.json:
-        print(json.dumps(sections | {"problems": problems, "advice": advice()}, indent=1))
-    else:
-        print("\n".join(lines(sections, problems, advice())))
+        write_bundle(args.bundle, {"doctor.txt": text, "doctor.json": plain})
     return 1 if problems else 0
 
 
-def write_bundle(file: Path, found: dict[str, Any], results: Path) -> None:
-    """Write a zip file for a support ticket, and print what each part of it contains.
+def run_checks() -> tuple[dict[str, str], list[str]]:
+    """Run all checks: label -> what was found, and the problems, each once."""
+    found, problems = dict[str, str](), list[str]()
+    for label, check in CHECKS:
+        try:
+            found[label] = check()
+        except Broken as broken:
+            found[label], problem = broken.args
+            problems.append(problem)
+    return found, list(dict.fromkeys(problems))
 
-    Raises UsageError if the file exists or cannot be written.
-    """
-    parts = {
-        "doctor.json": ("the checks of hpcncf doctor", json.dumps(found, indent=1)),
-        "packages.txt": ("installed Python packages", "\n".join(_packages())),
-        "limits.txt": ("limits of this process (ulimit)", "\n".join(_limits())),
-        "slurm.txt": ("Slurm's configuration, without secrets", _slurm_configuration()),
-        "errors.txt": (f"errors of runs below {results}", "\n".join(_errors(results))),
-    }
-    for name, (what, text) in parts.items():
-        print(f"{name:<14} {what}: {len(text.splitlines())} lines")
+
+def format_lines(found: dict[str, str], problems: list[str]) -> list[str]:
+    """Lines of the page: the table, then what is broken."""
+    width = max(map(len, found), default=0)
+    lines = [f"{label:<{width}}  {text}" for label, text in found.items()]
+    lines += ["", *(f"BROKEN: {text}" for text in problems)]
+    return [*lines, "nothing essential is broken" if not problems else "see BROKEN above"]
+
+
+def write_bundle(file: Path, parts: dict[str, str]) -> None:
+    """Write a zip file for a support ticket. Raises UsageError if that fails."""
     try:
         with zipfile.ZipFile(file, "x", zipfile.ZIP_DEFLATED) as archive:
-            for name, (_, text) in parts.items():
+            for name, text in parts.items():
                 archive.writestr(name, f"{text}\n")
     except OSError as error:
         raise UsageError(f"--bundle {file}: {error.strerror}; name another file") from None
-    print(f"written: {file}. Look at it before you send it.")
+    print(f"written: {file}", file=sys.stderr)
 
 
-def _packages() -> list[str]:
-    from importlib.metadata import distributions
+@cache
+def describe_host() -> dict[str, Any]:
+    from hpcncf.records import host
 
-    return sorted({f"{each.name} {each.version}" for each in distributions()})
-
-
-def _limits() -> Iterator[str]:
-    for name in sorted(vars(resource)):
-        if name.startswith("RLIMIT_"):
-            soft, hard = resource.getrlimit(getattr(resource, name))
-            yield f"{name.removeprefix('RLIMIT_').lower()} {soft} {hard}"
+    return host.describe_host()
 
 
-def _slurm_configuration() -> str:
-    if not shutil.which("scontrol"):
-        return "no scontrol here"
-    shown = _command_output("scontrol", "show", "config").splitlines()
-    kept = [
-        f"{line.partition('=')[0].rstrip()} = (left out)" if SECRET.search(line) else line
-        for line in shown
-    ]
-    return "\n".join([*kept, "", _command_output("sinfo", "--long")])
+def host_text(name: str) -> str:
+    return str(describe_host()[name])
 
 
-def _errors(results: Path) -> Iterator[str]:
-    """Yield a line for each failed rank: file, outcome, type and place of the error.
-
-    Messages are left out, because they may hold data.
-    """
-    from hpcncf.records.schema import RankRecord, RecordError, read_record
-
-    records = sorted(
-        results.glob("**/attempt-*/rank-*.json"), key=lambda path: path.stat().st_mtime
-    )
-    for path in records[-MOST_ERRORS:]:
-        try:
-            record = read_record(path, RankRecord)
-        except RecordError as error:
-            yield f"{path}: {type(error).__name__}"
-            continue
-        if record.error is not None:
-            places = re.findall(r'File "[^"]*", line \d+', record.error["traceback"])
-            where = places[-1] if places else f"exit code {record.exit_code}"
-            yield f"{path}: {record.outcome}: {record.error['type']}: {where}"
-
-
-def lines(sections: dict[str, DoctorSection], problems: list[str], advised: list[str]) -> list[str]:
-    """Lines of the page: sections of `key  value`, then advice, then problems."""
-    found = []
-    for title, section in sections.items():
-        found += [title, *(f"  {key:<18} {value}" for key, value in section.items()), ""]
-    found += [f"advice: {text}" for text in advised]
-    found += [f"BROKEN: {text}" for text in problems]
-    return [*found, "nothing essential is broken" if not problems else "see BROKEN above"]
-
-
-def software() -> DoctorSection:
-    from hpcncf.records.host import PACKAGES, describe_host
-
+def check_code() -> str:
     about = describe_host()
     code = about["commit"] or "no git checkout"
-    return {
-        "version": f"{about['hpcncf'] or 'not installed'}",
-        "code": f"{code}{', with changes' if about['dirty'] else ''}",
-        "Python": f"{about['python']} ({about['executable']})",
-        "host": os.uname().nodename,
-        "platform": about["platform"],
-        "CPU": about["cpu_model"],
-        "packages": ", ".join(
-            f"{name} {about[name] or 'missing'}"
-            for name in PACKAGES
-            if name not in ("hpcncf", "torch")
-        ),
-        "engine native": _native(),
-        "GPUs watched": _gpus(),
-    }
+    return f"{code}{', with changes' if about['dirty'] else ''}"
 
 
-def _gpus() -> str:
+def check_packages() -> str:
+    from hpcncf.records.host import PACKAGES, package_version
+
+    text = ", ".join(
+        f"{name} {describe_host()[name] or 'missing'}" for name in PACKAGES if name != "hpcncf"
+    )
+    missing = [name for name in NEEDED if package_version(name) is None]
+    if missing:
+        names = " ".join(missing)
+        raise Broken(text, f"{', '.join(missing)} not installed: pip install {names}")
+    return text
+
+
+def check_gpus() -> str:
     from hpcncf.monitor.gpu import GpusUnavailable, opened
 
     try:
@@ -198,7 +138,7 @@ def _gpus() -> str:
         return f"no: {reason}"
 
 
-def _native() -> str:
+def check_native() -> str:
     from hpcncf.native.builds import (
         NotBuilt,
         cpu_flags,
@@ -214,16 +154,7 @@ def _native() -> str:
     return f"yes, its {select_build(installed_builds(), cpu_flags())} build"
 
 
-def missing() -> list[str]:
-    from hpcncf.records.host import package_version
-
-    return [
-        f"{name} is not installed: pip install {name}"
-        for name in NEEDED
-        if package_version(name) is None
-    ]
-
-
+@cache
 def start_torch() -> subprocess.Popen[str]:
     """Start a process that imports torch and prints its build and settings.
 
@@ -235,95 +166,68 @@ def start_torch() -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def about_torch(process: subprocess.Popen[str]) -> tuple[DoctorSection, str | None]:
-    """Read torch's build and settings from its process; also the problem, or None."""
+@cache
+def read_torch() -> dict[str, str]:
+    """Read torch's build and settings from its process. Raises Broken if it does not import."""
+    process = start_torch()
     try:
         out, error = process.communicate(timeout=TORCH_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         problem = f"no answer within {TORCH_S} s"
-        return {"usable": f"no: {problem}"}, f"torch does not import: {problem}"
+        raise Broken(f"no: {problem}", f"torch does not import: {problem}") from None
     if process.returncode:
         last = (error.strip().splitlines() or ["no message"])[-1]
         if process.returncode < 0:
             last = f"killed by signal {signal_name(-process.returncode)}"
         problem = last.partition(": ")[2] or last
-        return {"usable": f"no: {last}"}, f"torch does not import: {problem}"
+        raise Broken(f"no: {last}", f"torch does not import: {problem}")
     found = json.loads(out.splitlines()[-1])
-    gpus = ", ".join(found["gpus"]) or "none"
+    gpus, built_for = ", ".join(found["gpus"]) or "none", found["built_for"]
+    backends = found["backends"].items()
     return {
         "version": found["version"],
         "threads": "{} intra-op, {} inter-op".format(*found["threads"]),
-        "backends": ", ".join(f"{name} {_yes(have)}" for name, have in found["backends"].items()),
-        "CUDA": f"{found['built_for']}, GPUs: {gpus}"
-        if found["built_for"]
-        else "not built in (a CPU-only torch)",
-    }, None
-
-
-def _yes(have: bool) -> str:
-    return "yes" if have else "no"
-
-
-def cores() -> DoctorSection:
-    from hpcncf.monitor import cgroup as kernel
-
-    cpus, limit, threads = kernel.usable_cpus(), kernel.cpu_limit(), kernel.threads_per_core()
-    quota = "none" if limit is None else f"{limit.value:g} cores ({limit.file})"
-    cpuset = kernel.cpuset()
-    return {
-        "on the node": f"{kernel.on_node()} CPUs, {threads or '?'} hardware thread(s) per core",
-        "allocated": _allocated(),
-        "usable": f"{kernel.usable():g} ({_reason(len(cpus), limit.value if limit else None)})",
-        "affinity mask": kernel.cpu_list(cpus),
-        "cgroup": kernel.cgroup_version() or "none",
-        "cgroup cpuset": kernel.cpu_list(cpuset) if cpuset else "none",
-        "cgroup quota": quota,
+        "backends": ", ".join(f"{name} {'yes' if have else 'no'}" for name, have in backends),
+        "CUDA": f"{built_for}, GPUs: {gpus}" if built_for else "not built in (a CPU-only torch)",
     }
 
 
-def _allocated() -> str:
+def torch_text(name: str) -> str:
+    try:
+        return read_torch()[name]
+    except Broken as broken:  # said once, with the version
+        if name == "version":
+            raise
+        return str(broken.args[0])
+
+
+def check_node_cores() -> str:
+    from hpcncf.monitor import cgroup
+
+    threads = cgroup.threads_per_core()
+    return f"{cgroup.on_node()} CPUs, {threads or '?'} hardware thread(s) per core"
+
+
+def check_allocated_cores() -> str:
     from hpcncf.launcher.allocation import allocated_by, allocated_cores
 
     cores, by = allocated_cores(), allocated_by()
     return "not in a job" if cores is None else f"{cores:g} by {by}"
 
 
-def trapped() -> list[str]:
-    """Report that Slurm granted more cores than are usable here; empty if all are usable."""
+def check_usable_cores() -> str:
+    """Describe the usable cores. Raises Broken if Slurm granted more."""
     from hpcncf.launcher.allocation import allocated_cores
     from hpcncf.monitor import cgroup
-    from hpcncf.monitor.cgroup import quota, usable, usable_cpus
 
-    granted = allocated_cores()
-    if granted is None:
-        return []
-    shortage = cgroup.describe_shortage(granted, usable(), usable_cpus(), quota())
-    return [shortage] if shortage else []
-
-
-def ranks() -> DoctorSection:
-    """Describe the rank of this process, and where and how it would meet the others."""
-    from hpcncf.errors import HpcncfError
-    from hpcncf.launcher import environment
-    from hpcncf.launcher.rendezvous import choose_interface, own_address, resolved
-
-    try:
-        place, host = environment.place(), environment.master()
-        address = own_address(host) if place.rank == 0 else resolved(host)
-        chosen: dict[str, str] = {}
-        choose_interface(address, chosen)
-    except HpcncfError as error:
-        return {"meet": f"not possible: {error}"}
-    by_hand = os.environ.get("GLOO_SOCKET_IFNAME")
-    return {
-        "this one": f"rank {place.rank} of {place.world_size}",
-        "meet at": f"{host} ({address})",
-        "interface": f"{by_hand} (GLOO_SOCKET_IFNAME)"
-        if by_hand
-        else chosen.get("GLOO_SOCKET_IFNAME", "none holds the address: gloo chooses"),
-    }
+    cpus, quota, granted = cgroup.usable_cpus(), cgroup.quota(), allocated_cores()
+    text = f"{cgroup.usable():g} ({_reason(len(cpus), quota)})"
+    shortage = granted and cgroup.describe_shortage(granted, cgroup.usable(), cpus, quota)
+    if shortage:
+        raise Broken(text, shortage)
+    return text
 
 
 def _reason(cpus: int, quota: float | None) -> str:
@@ -333,42 +237,75 @@ def _reason(cpus: int, quota: float | None) -> str:
     return "nothing limits it" if whole else "the affinity mask or cpuset limits it"
 
 
-def memory() -> DoctorSection:
+def check_affinity() -> str:
+    from hpcncf.monitor import cgroup
+
+    return cgroup.cpu_list(cgroup.usable_cpus())
+
+
+def check_cgroup() -> str:
+    from hpcncf.monitor import cgroup
+
+    cpuset, limit = cgroup.cpuset(), cgroup.cpu_limit()
+    cpus = cgroup.cpu_list(cpuset) if cpuset else "none"
+    quota = f"{limit.value:g} cores ({limit.file})" if limit else "none"
+    return f"{cgroup.cgroup_version() or 'none'}; cpuset: {cpus}; quota: {quota}"
+
+
+def check_memory() -> str:
     import psutil
 
     from hpcncf.monitor.cgroup import memory_limit
 
     node, limit = psutil.virtual_memory(), memory_limit()
-    shm, here = _disk(Path("/dev/shm")), _disk(Path.cwd())
-    return {
-        "on the node": f"{node.total / 2**30:.1f} GiB, {node.available / 2**30:.1f} available",
-        "cgroup limit": f"{limit.value / 1024:.1f} GiB ({limit.file})" if limit else "none",
-        "/dev/shm": shm or "none",
-        "this folder": here or "unknown",
-    }
+    cgroup = f"{limit.value / 1024:.1f} GiB ({limit.file})" if limit else "none"
+    available = f"{node.available / 2**30:.1f} available"
+    return f"{node.total / 2**30:.1f} GiB, {available}; cgroup limit: {cgroup}"
 
 
-def _disk(path: Path) -> str | None:
+def check_shared_memory() -> str:
+    shm = Path("/dev/shm")
+    text = check_disk(shm)
+    if shm.is_dir() and shutil.disk_usage(shm).free >= SMALL_SHM_GIB * 2**30:
+        return text
+    return (
+        f"{text}: DataLoader workers may die with 'bus error'; use num_workers 0, or ask for a "
+        "larger one (containers: --shm-size)"
+    )
+
+
+def check_disk(path: Path) -> str:
     if not path.is_dir():
-        return None
+        return "none"
     usage = shutil.disk_usage(path)
     return f"{usage.total / 2**30:.1f} GiB, {usage.free / 2**30:.1f} free"
 
 
-def slurm() -> DoctorSection:
-    found = {name: shutil.which(name) for name in SLURM}
-    have = [name for name, path in found.items() if path]
-    lack = [name for name, path in found.items() if not path]
-    return {
-        "found": ", ".join(have) or "no command",
-        "not found": ", ".join(lack) or "none",
-        "version": _command_output("sinfo", "--version") if found["sinfo"] else "no sinfo",
-        "cluster": _cluster() if found["sinfo"] else "none here: use --cluster local",
-        "job": os.environ.get("SLURM_JOB_ID", "not in one"),
-    }
+def check_limits() -> str:
+    """Describe the limits of this process that stop jobs (ulimit)."""
+    names = {"open files": "NOFILE", "processes": "NPROC", "locked memory": "MEMLOCK"}
+    limits = {what: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+              for what, name in names.items()}  # fmt: skip
+    return ", ".join(
+        f"{what} {'unlimited' if limit == resource.RLIM_INFINITY else limit}"
+        for what, limit in limits.items()
+    )
 
 
-def _cluster() -> str:
+def check_slurm_commands() -> str:
+    lacking = [name for name in SLURM if not shutil.which(name)]
+    have = [name for name in SLURM if name not in lacking]
+    missing = f"; missing: {', '.join(lacking)}" if have and lacking else ""
+    return (", ".join(have) or "none") + missing
+
+
+def check_slurm_version() -> str:
+    return _command_output("sinfo", "--version") if shutil.which("sinfo") else "no sinfo"
+
+
+def check_cluster() -> str:
+    if not shutil.which("sinfo"):
+        return "none here: use --cluster local"
     answer = _command_output("sinfo", "--noheader", "--format=%R")
     if "failed: " in answer:
         return f"commands are installed, but no cluster answers: use --cluster local ({answer})"
@@ -391,11 +328,28 @@ def _command_output(*command: str) -> str:
     return done.stdout.strip()
 
 
-def data() -> DoctorSection:
-    """Describe the prepared folders below ./data, and where downloads are looked for.
+def check_meeting() -> str:
+    """Describe the rank of this process, and where and how it would meet the others."""
+    from hpcncf.errors import HpcncfError
+    from hpcncf.launcher import environment
+    from hpcncf.launcher.rendezvous import choose_interface, own_address, resolved
 
-    Unusable folders are listed with the reason.
-    """
+    try:
+        place, host = environment.place(), environment.master()
+        address = own_address(host) if place.rank == 0 else resolved(host)
+        chosen: dict[str, str] = {}
+        choose_interface(address, chosen)
+    except HpcncfError as error:
+        return f"not possible: {error}"
+    named = os.environ.get("GLOO_SOCKET_IFNAME")
+    automatic = chosen.get("GLOO_SOCKET_IFNAME", "none that holds the address: gloo chooses")
+    interface = f"{named} (GLOO_SOCKET_IFNAME)" if named else automatic
+    which = f"rank {place.rank} of {place.world_size}"
+    return f"{which}, at {host} ({address}), interface {interface}"
+
+
+def check_prepared_data() -> str:
+    """Describe the prepared folders below ./data; unusable ones are listed with the reason."""
     from hpcncf.data.manifest import DataError, content_key
 
     prepared, useless = list[str](), list[str]()
@@ -404,39 +358,58 @@ def data() -> DoctorSection:
             if content_key(folder) is not None:
                 prepared.append(str(folder))
         except DataError as error:
-            useless.append(str(error))
+            useless.append(f"; of no use: {error}")
+    return (", ".join(prepared) or "none in data/ here") + "".join(useless)
+
+
+def check_downloads() -> str:
+    """Describe the folder where published data is looked for."""
     source = os.environ.get("HPCNCF_DATA")
-    return {
-        "prepared": ", ".join(prepared) or "none in data/ here",
-        **({"of no use": "; ".join(useless)} if useless else {}),
-        "HPCNCF_DATA": _source(Path(source)) if source else "not set",
-    }
-
-
-def _source(folder: Path) -> str:
+    if not source:
+        return "not set"
+    folder = Path(source)
     if not folder.is_dir():
         return f"{folder}: no such folder"
     names = sorted(path.name for path in folder.iterdir())
     return f"{folder}: {', '.join(names[:8]) or 'empty'}{', ...' if len(names) > 8 else ''}"
 
 
-def settings() -> DoctorSection:
-    """Environment variables that decide speed and are set here."""
-    from hpcncf.records.host import describe_host
-
-    found: DoctorSection = describe_host()["variables"]
-    return found or {"none set": "of those that decide speed (OMP_NUM_THREADS, ...)"}
+def check_variables() -> str:
+    """List environment variables that decide speed and are set here."""
+    found = describe_host()["variables"].items()
+    return ", ".join(f"{name}={value}" for name, value in found) or "none that decides speed"
 
 
-def advice() -> list[str]:
-    """List advice on settings that work but could reduce speed."""
-    shm = Path("/dev/shm")
-    found = []
-    if sys.platform == "linux" and (
-        not shm.is_dir() or shutil.disk_usage(shm).free < SMALL_SHM_GIB * 2**30
-    ):
-        found.append(
-            "/dev/shm is small: DataLoader workers may die with 'bus error'; use num_workers 0, "
-            "or ask for a larger one (containers: --shm-size)"
-        )
-    return found
+CHECKS: Final[tuple[tuple[str, Callable[[], str]], ...]] = (
+    ("hpcncf", partial(host_text, "hpcncf")),
+    ("code", check_code),
+    ("Python", lambda: f"{host_text('python')} ({host_text('executable')})"),
+    ("host", lambda: os.uname().nodename),
+    ("platform", partial(host_text, "platform")),
+    ("CPU", partial(host_text, "cpu_model")),
+    ("packages", check_packages),
+    ("engine native", check_native),
+    ("GPUs watched", check_gpus),
+    ("torch", partial(torch_text, "version")),
+    ("torch threads", partial(torch_text, "threads")),
+    ("torch backends", partial(torch_text, "backends")),
+    ("torch CUDA", partial(torch_text, "CUDA")),
+    ("cores of the node", check_node_cores),
+    ("cores allocated", check_allocated_cores),
+    ("cores usable", check_usable_cores),
+    ("affinity mask", check_affinity),
+    ("cgroup", check_cgroup),
+    ("memory", check_memory),
+    ("/dev/shm", check_shared_memory),
+    ("this folder", lambda: check_disk(Path.cwd())),
+    ("limits", check_limits),
+    ("Slurm commands", check_slurm_commands),
+    ("Slurm version", check_slurm_version),
+    ("Slurm cluster", check_cluster),
+    ("Slurm job", lambda: os.environ.get("SLURM_JOB_ID", "not in one")),
+    ("ranks meet", check_meeting),
+    ("prepared data", check_prepared_data),
+    ("HPCNCF_DATA", check_downloads),
+    ("variables", check_variables),
+)
+"""Label and check of each row of the table, in order."""
