@@ -79,7 +79,9 @@ class PlannedJob:
 
 def without_length(run: Run) -> str:
     """Id of the run's configuration without its length, as if it trained for one epoch."""
-    training = run.training and run.training.model_copy(update={"epochs": 1, "max_steps": None})
+    training = run.training and run.training.model_copy(
+        update={"epochs": 1, "max_steps": None, "max_s": None}
+    )
     return configuration_id(run.model_copy(update={"training": training}))
 
 

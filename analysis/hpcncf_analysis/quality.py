@@ -32,15 +32,15 @@ def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
     """
     tasks: dict[tuple[Any, ...], list[Row]] = {}
     for row in runs:
-        if row["hr10"] is not None and row.get("epochs") and not row.get("max_steps"):
+        if row["hr10"] is not None and epochs_trained(row) and not row.get("max_steps"):
             key = (row.get("evaluation"), row.get("data_key"), row.get("instances_per_epoch"))
             tasks.setdefault(key, []).append(row)
     courses = {(each["run_id"], each["epoch"]): each for each in epochs}
     scored = {}
     for rows in tasks.values():
-        fewest = min(row["epochs"] for row in rows)
+        fewest = min(epochs_trained(row) or 0 for row in rows)
         then = [courses.get((row["run_id"], fewest - 1), {}) for row in rows]
-        if len({row["epochs"] for row in rows}) == 1 or any(
+        if len({epochs_trained(row) for row in rows}) == 1 or any(
             each.get("hr10") is None for each in then
         ):
             continue
@@ -51,6 +51,12 @@ def at_equal_epochs(runs: Sequence[Row], epochs: Iterable[Row]) -> list[Row]:
                 **{name: course.get(name) for name in SCORES},
             }
     return [{**row, **scored.get(row["run_id"], {})} for row in runs]
+
+
+def epochs_trained(row: Row) -> int | None:
+    """Number of whole epochs of a run: those that were planned, unless `max_s` ended it earlier."""
+    done = row.get("epochs_done")
+    return row.get("epochs") if done is None or done != done else int(done)
 
 
 QualityVerdict = Literal["worse", "better", "alike", "not compared"]
@@ -86,7 +92,7 @@ def evaluation_task(one: Configuration) -> tuple[Any, ...]:
     row = one.rows[0]
     if one.is_command:
         return ("command", one.command, quality_metric(one))
-    scored = {**row, "epochs": row.get("scored_epochs") or row.get("epochs")}
+    scored = {**row, "epochs_done": row.get("scored_epochs") or row.get("epochs_done")}
     return row.get("evaluation"), row.get("data_key"), instances_seen(scored)
 
 
@@ -95,7 +101,7 @@ def instances_seen(row: Row) -> int | None:
 
     A run that `max_steps` cut short saw a batch, with its negatives, in each step.
     """
-    whole, epochs = row.get("instances_per_epoch"), row.get("epochs")
+    whole, epochs = row.get("instances_per_epoch"), epochs_trained(row)
     seen = None if not whole or not epochs else int(whole * epochs)
     steps, batch = row.get("max_steps"), row.get("batch")
     if not steps or not batch:

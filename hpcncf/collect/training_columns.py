@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from hpcncf.collect.node_means import ratio
 from hpcncf.job.plan import Run
+from hpcncf.job.spec import Training
 from hpcncf.monitor.memory_growth import steady
 from hpcncf.records.schema import Epoch, NodeRecord, Phases, Progress, RankRecord, TrainingRecord
 
@@ -36,6 +37,7 @@ TRAINED: Final = (
     "gpu_h_per_epoch",
     "instances_per_epoch",
     "epoch_extrapolated",
+    "epochs_done",
     "startup_s",
     "training_s",
     "evaluation_s",
@@ -182,10 +184,11 @@ def _epoch(
 ) -> Row:
     """Columns of the time and cost of a whole epoch at the run's speed, without warm-up.
 
-    They are marked as extrapolated if `max_steps` cut every epoch short.
+    They are marked as extrapolated if `max_steps` or `max_s` cut every epoch short.
     """
     gpus = run.resources.gpus_per_node * run.resources.nodes / run.resources.runs_per_gpu
-    cut = run.training is not None and run.training.max_steps is not None
+    training = run.training
+    cut = training is not None and (training.max_steps or training.max_s) is not None
     whole = [
         epochs
         for epochs in zip(*map(_own_epochs, trained), strict=False)
@@ -200,7 +203,18 @@ def _epoch(
         "gpu_h_per_epoch": gpus * seconds / 3600 if gpus and seconds is not None else None,
         "instances_per_epoch": instances,
         "epoch_extrapolated": seconds is not None and not whole,
+        "epochs_done": _whole_epochs(training, trained[0].epochs, full_epoch),
     }
+
+
+def _whole_epochs(
+    training: Training | None, epochs: Sequence[Epoch], full_epoch: int | None
+) -> int | None:
+    """Count the epochs that `max_s` did not cut short; None without that setting."""
+    if training is None or training.max_s is None:
+        return None
+    full = full_epoch or max((each.instances for each in epochs), default=0)
+    return sum(each.instances == full for each in epochs)
 
 
 def _own_epochs(part: TrainingRecord) -> list[Epoch]:
@@ -250,7 +264,9 @@ def _sync(trained: Sequence[TrainingRecord]) -> Row:
 
 
 def _quality(first: TrainingRecord) -> Row:
-    last = first.epochs[-1] if first.epochs else None
+    scored = [each for each in first.epochs if each.hr10 is not None]
+    shown = scored or first.epochs  # an epoch that was cut short has no score
+    last = shown[-1] if shown else None
     baseline = first.baseline or {}
     plain = ("parameters", "warmup_steps", "unseen_test_rows", "resumed_epoch", "model_sha256")
     scores = ("loss", "hr10", "ndcg10", "mrr", "hr10_unseen")

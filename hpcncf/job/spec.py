@@ -512,6 +512,9 @@ class Training(Settings):
     """Passes over the training positives."""
     max_steps: Count | None = None
     """Stop after this many optimiser steps, to time shapes with long epochs."""
+    max_s: PositiveFloat | None = None
+    """Stop training after this many seconds, within an epoch if need be, so that a study takes as
+    long on a slow machine as on a fast one. An epoch that is cut short is not evaluated."""
     global_batch_size: Count | None = None
     """Positives per optimiser step over all ranks. Give at most one of the two batch sizes; without
     either, this is 256."""

@@ -39,10 +39,12 @@ AGREE_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class StepDecision:
-    """All ranks save after this step, and stop if there was a signal."""
+    """All ranks end the training after this step; or they save, and stop if there was a signal."""
 
     signum: int
     """The signal that stops the run; 0: continue after the checkpoint."""
+    is_over: bool = False
+    """Whether the training has had its time."""
 
 
 class Agreement:
@@ -69,29 +71,29 @@ class Agreement:
         """Restart the time to the next checkpoint; all ranks call it after the same step."""
         self._saved_s = time.perf_counter()
 
-    def after_step(self, last: bool) -> StepDecision | None:
-        """Agree with the other ranks whether to save or stop after this step; None: neither.
+    def after_step(self, last: bool, is_over: bool = False) -> StepDecision | None:
+        """Agree with the other ranks whether to end, save or stop after this step; None: neither.
 
         All ranks call it after the same steps. `last` tells that the step is the last of an
-        epoch. The ranks exchange their signals about every half second, and after the last
-        step.
+        epoch, `is_over` that this rank's training has had its time. The ranks exchange their
+        signals about every half second, and after the last step.
         """
         if self._alone:
             signum, due = self.stop.signum or 0, self._due()
-            return StepDecision(signum) if signum or due else None
+            return StepDecision(signum, is_over) if signum or due or is_over else None
         self._left -= 1
         if self._left > 0 and not last:
             return None
         passed_s = time.perf_counter() - self._asked_s
         # The maximum of each is bitwise the same on all ranks; a sum need not be.
-        mine = [float(self.stop.signum or 0), float(self._due()), passed_s]
+        mine = [float(self.stop.signum or 0), float(self._due()), float(is_over), passed_s]
         values = torch.tensor(mine, dtype=torch.float64, device=self._device)
         dist.all_reduce(values, op=dist.ReduceOp.MAX)
-        signum, due, passed_s = values.tolist()
+        signum, due, over, passed_s = values.tolist()
         taken = self._every - self._left  # fewer than planned at an epoch's end
         self._every = self._left = steps_until_next(taken, passed_s)
         self._asked_s = time.perf_counter()
-        return StepDecision(int(signum)) if signum or due else None
+        return StepDecision(int(signum), bool(over)) if signum or due or over else None
 
     def _due(self) -> bool:
         every_s = self._checkpoint_every_s

@@ -37,6 +37,7 @@ class StepClock:
         self._step = dict.fromkeys(PHASE_NAMES, 0.0)
         self._sent: list[int] = []
         self._seconds = array("d")
+        self.training_s = 0.0
         self._at = 0.0
 
     @property
@@ -46,10 +47,6 @@ class StepClock:
     @property
     def counted_steps(self) -> int:
         return max(0, self.steps - self.warmup_steps)
-
-    @property
-    def training_s(self) -> float:
-        return sum(self._seconds)
 
     def start(self) -> None:
         """Start the first lap; called before an epoch's first step."""
@@ -73,6 +70,7 @@ class StepClock:
         """Close the current step, whose time is the sum of its laps."""
         seconds = sum(self._step.values())
         self._seconds.append(seconds)
+        self.training_s += seconds
         if self.steps > self.warmup_steps:
             self.counted_s += seconds
             self.counted_instances += instances

@@ -186,6 +186,7 @@ class Trainer:
         self.resumed_step: int | None = None
         self.startup_s = self.evaluation_s = self.checkpoint_s = self.waiting_s = 0.0
         self.baseline: dict[str, float] | None = None
+        self._is_over = False
         self.model = model.initial_model(data.manifest, run.model, run.training.seed).to(
             self.device
         )
@@ -230,6 +231,8 @@ class Trainer:
         self.startup_s = procfs.age_s(os.getpid())
         with self.stop.doing("deferred"):
             for epoch in range(len(self.epochs), -(-self.total_steps // self.schedule.steps)):
+                if self._is_over:
+                    break
                 self._epoch(epoch)
         # It ranks the sampled negatives only: next to a full ranking it would look too good.
         if self.place.rank == 0 and self.training.evaluation == "sampled":
@@ -246,7 +249,7 @@ class Trainer:
             seed_dropout(self.training.seed, epoch, rank)
         # Rank 0 may still write the checkpoint: the other ranks do not train meanwhile.
         self.waiting_s += wait_for_ranks(self.place)
-        self._steps(epoch, steps)
+        planned, steps = steps, self._steps(epoch, steps)
         instances = sum(self._instances_of(step) for step in range(steps))
         loss = sum(self.partial_epoch.losses) / instances
         if not math.isfinite(loss):
@@ -254,7 +257,7 @@ class Trainer:
                 f"epoch {epoch}: training diverged, the loss became {loss}. "
                 f"Use a training.lr smaller than {self.training.lr}."
             )
-        quality = self._evaluate(epoch, steps)
+        quality = self._evaluate(epoch, steps) if steps == planned else {"evaluation_s": 0.0}
         self.epochs.append(
             Epoch(
                 epoch=epoch,
@@ -275,7 +278,8 @@ class Trainer:
         if self.place.rank == 0:
             self.on_epoch(self.epochs[-1])
 
-    def _steps(self, epoch: int, steps: int) -> None:
+    def _steps(self, epoch: int, steps: int) -> int:
+        """Train the rest of an epoch of `steps`; returns how many it has: fewer after `max_s`."""
         so_far, before_s = self.partial_epoch, self.clock.training_s
         self.clock.start()
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
@@ -314,18 +318,27 @@ class Trainer:
                     )
                 )
                 logged_instances, logged_loss, logged_at = self.instances, loss, now
-            agreed = self.agreement.after_step(last=last + 1 == steps)
+            agreed = self.agreement.after_step(last + 1 == steps, self._is_late())
             self.clock.lap("other")
             self.clock.end_step(mine[-1])
             self.after_step()
+            if agreed and agreed.is_over and not agreed.signum:
+                self._is_over = True
+                break
             if agreed:
                 so_far.training_s += self.clock.training_s - before_s
                 before_s = self.clock.training_s
                 self._save_mid_epoch(epoch, agreed)
+        if so_far.steps < steps:
+            self.engine.settle()
         so_far.training_s += self.clock.training_s - before_s
         began = time.perf_counter()
         so_far.losses = gather_objects(float(self.engine.loss), self.place)
         self.waiting_s += time.perf_counter() - began
+        return so_far.steps
+
+    def _is_late(self) -> bool:
+        return self.training.max_s is not None and self.clock.training_s >= self.training.max_s
 
     def _equal_steps(self, step: int, steps: int) -> int:
         """Number of steps from this one on that may be taken in a single call, at least 1.

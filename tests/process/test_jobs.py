@@ -44,7 +44,7 @@ def test_job_names_are_distinct() -> None:
 
 # What a run is asked to do, and how closely it is looked at: nothing that makes it faster.
 NO_REMEDY = {
-    *("device", "backend", "epochs", "max_steps", "negatives", "lr", "seed"),
+    *("device", "backend", "epochs", "max_steps", "max_s", "negatives", "lr", "seed"),
     *("weight_decay", "batch_size_per_rank", "evaluation", "checkpoint_every"),
     *("checkpoint_every_min", "log_every", "profile", "profile_steps", "profile_ranks"),
     *("profile_rate", "profile_native", "profile_subprocesses"),

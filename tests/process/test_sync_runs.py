@@ -81,6 +81,10 @@ def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
         whole.train()
         cut = attempts(run, out / way / "cut", stops, place)
         found[way] = [each.record().model_dump(mode="json") for each in (whole, cut)]
+    timed = planned(folder, ranks=RANKS, epochs=10**6, max_s=0.3, checkpoint_every=0)
+    ended = trainer(timed, out / "timed", place)
+    ended.train()
+    found["timed"] = [ended.record().model_dump(mode="json")]
     return found
 
 
@@ -92,6 +96,15 @@ def data(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def records(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return together(RANKS, work, data, tmp_path_factory.mktemp("runs"))
+
+
+def test_ranks_end_after_the_same_step_once_one_has_had_its_time(
+    records: list[dict[str, Any]],
+) -> None:
+    first, second = (by_rank["timed"][0] for by_rank in records)
+    assert first["steps"] == second["steps"] > 0
+    assert first["model_sha256"] == second["model_sha256"]
+    assert max(first["training_s"], second["training_s"]) >= 0.3
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -109,6 +109,19 @@ def test_the_record_adds_up_where_max_steps_end_a_run_within_an_epoch(
     assert record.checkpoint_s > 0
 
 
+@pytest.mark.parametrize("engine", ["reference", *(["native"] if installed_builds() else [])])
+def test_max_s_ends_training_within_an_epoch_that_is_not_evaluated(
+    data: Path, tmp_path: Path, engine: str
+) -> None:
+    settings: dict[str, Any] = {"engine": engine, "epochs": 10**6, "checkpoint_every": 0}
+    record = trained(data, tmp_path, max_s=0.3, **settings).record()
+    assert 0.3 <= record.training_s < 3
+    assert record.steps == sum(epoch.steps for epoch in record.epochs)
+    assert [epoch.steps for epoch in record.epochs[:-1]] == [31] * (len(record.epochs) - 1)
+    assert (record.epochs[-1].hr10 is None) == (record.epochs[-1].steps < 31)
+    assert record.training_s == pytest.approx(sum(epoch.training_s for epoch in record.epochs))
+
+
 @pytest.mark.parametrize(
     ("evaluation", "pairs"), [("none", None), ("sampled", 9 * 10), ("full", 9 * 40)]
 )

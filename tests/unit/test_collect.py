@@ -268,6 +268,8 @@ def test_an_epoch_cut_short_is_extrapolated_unless_one_was_whole(ranks: list[Ran
     assert found["seconds_per_epoch"] == whole / 500
     assert (found["instances_per_epoch"], found["epoch_extrapolated"]) == (whole, False)
     assert measured(ranks, None, max_steps=400)["instances_per_epoch"] is None
+    assert found["epochs_done"] is None
+    assert measured(ranks, whole, max_s=3.0)["epochs_done"] == 1
 
 
 def test_a_resumed_runs_epoch_is_that_of_the_attempt_that_has_the_other_figures(

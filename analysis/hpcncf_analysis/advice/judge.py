@@ -399,7 +399,7 @@ def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confiden
     extrapolated = any(r.get("max_steps") or r.get("epoch_extrapolated") for r in row.one.rows)
     disturbed = sum(map(is_disturbed, rows))
     if extrapolated:
-        text += "; its epochs were cut short (max_steps), so the time is extrapolated"
+        text += "; its epochs were cut short, so the time is extrapolated"
     if disturbed:
         text += f"; other processes were busy on the cores of {disturbed} of these runs"
     level: ConfidenceLevel = "likely" if extrapolated or disturbed else "settled"

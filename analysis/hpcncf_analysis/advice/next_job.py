@@ -63,6 +63,9 @@ MAX_NAME: Final = 50
 WIDTH: Final = 98
 
 
+WHOLE: Final = {"max_steps": None, "max_s": None}
+
+
 # Written even at their defaults: a reader looks for them first.
 ALWAYS_WRITTEN: Final = {
     "resources": ("nodes", "tasks_per_node", "cpus_per_task", "mem_gb", "timeout_min"),
@@ -141,7 +144,7 @@ def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | No
 
     Runs that share its GPU are kept as repeats. Site and exclusiveness are those of `base`.
     """
-    training = run.training.model_copy(update={"max_steps": None}) if run.training else None
+    training = run.training.model_copy(update=WHOLE) if run.training else None
     sections = {"data": run.data, "model": run.model, "training": training}
     return JobSpec.model_validate(
         {
@@ -394,6 +397,8 @@ def build_repeat(table: Judgement, planned: PlannedJob) -> Advice | None:
         if run.training and run.training.max_steps:
             times = REPEAT_S / max(first["training_s"], 0.1)
             point["training.max_steps"] = ceil(run.training.max_steps * max(times, 1.0))
+        elif run.training and run.training.max_s:
+            point["training.max_s"] = max(REPEAT_S, run.training.max_s)
         elif run.training and (epoch_s := first["seconds_per_epoch"]):
             epoch_s += first.get("seconds_per_evaluation") or 0.0
             point["training.epochs"] = max(ceil(REPEAT_S / epoch_s), run.training.epochs)

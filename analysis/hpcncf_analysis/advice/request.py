@@ -15,6 +15,7 @@ from hpcncf.job.spec import Resources
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import Configuration
 from hpcncf_analysis.formatting import format_duration, format_mebibytes, format_percent
+from hpcncf_analysis.quality import epochs_trained
 
 Row = Mapping[str, Any]
 
@@ -116,19 +117,19 @@ def seconds_of_whole_run(row: Row, epochs: int | None = None) -> float | None:
 
     `epochs` defaults to the run's own number.
 
-    The run's own elapsed time, with epochs added or removed; if `max_steps` cut the epochs short,
-    or an earlier attempt computed some of them, start-up and whole epochs added up.
+    The run's own elapsed time, with epochs added or removed; if `max_steps` or `max_s` cut an
+    epoch short, or an earlier attempt computed some of them, start-up and whole epochs added up.
     """
     if row["workload"] == "command":
         return float(row["elapsed_s"]) if row["elapsed_s"] else None
-    epoch_s, own, elapsed_s = row["seconds_per_epoch"], row.get("epochs"), row["elapsed_s"]
-    if epoch_s is None or not own:
+    epoch_s, own, elapsed_s = row["seconds_per_epoch"], epochs_trained(row), row["elapsed_s"]
+    if epoch_s is None or not row.get("epochs"):
         return None
     epoch_s += row.get("seconds_per_evaluation") or 0.0
     overhead_s = elapsed_s - row["training_s"] - row["evaluation_s"]
-    if not row["max_steps"]:
+    if not row["max_steps"] and own == row["epochs"]:
         overhead_s = max(overhead_s, elapsed_s - own * epoch_s)
-    return float(overhead_s + (epochs or own) * epoch_s)
+    return float(overhead_s + (epochs or row["epochs"]) * epoch_s)
 
 
 def format_yaml_value(value: Any) -> str:

@@ -127,7 +127,7 @@ def main_notes(shown: Sequence[Configuration]) -> list[str]:
             "the end."
         )
     if any(one.rows[0].get("epoch_extrapolated") for one in shown):
-        notes.append("≈: an epoch extrapolated from the speed, for max_steps cut all short.")
+        notes.append("≈: an epoch extrapolated from the speed; all were cut short.")
     if len(shown) > MAX_LABELLED:
         notes.append("In the figures, numbers stand for the rows.")
     if len(shown) > MAX_DRAWN:

@@ -65,7 +65,7 @@ OF_TRAINING: Final = {
     "CPU efficiency: in training": "The same from the first step to the last, without start-up.",
     "s/epoch, core-s/epoch": (
         "Instances of an epoch / speed, from the same steps: warm-up is in neither; times the "
-        "cores allocated: what an epoch costs. ≈: max_steps cut every epoch short."
+        "cores allocated: what an epoch costs. ≈: every epoch was cut short."
     ),
     "evaluation: s/epoch, pairs/s": (
         "Medians over epochs: the slowest rank's time for one evaluation, and the pairs of user "
