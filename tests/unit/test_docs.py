@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from hpcncf import cli
+from hpcncf.job.spec import Resources, Training
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,3 +95,17 @@ def test_commands_of_the_documents_parse(command: str) -> None:
 def test_generated_files_are_up_to_date() -> None:
     for path, text in generate().texts().items():
         assert path.read_text() == text, f"{path.name}: run `make schemas`"
+
+
+TECHNIQUES = (
+    *("num_workers", "threads", "tasks_per_node", "parallel", "compile", "cuda_graph", "mps"),
+    *("runs_per_gpu", "pin_memory", "non_blocking", "precision", "accumulate", "profile"),
+    *("cudnn_benchmark", "prefetch_to_device", "loader", "sync", "sparse", "adam", "engine"),
+)
+
+
+@pytest.mark.parametrize("setting", TECHNIQUES)
+def test_technique_that_guides_name_is_a_setting_with_a_row(setting: str) -> None:
+    assert setting in Training.model_fields or setting in Resources.model_fields
+    rows = re.findall(r"(?m)^\| [^|]+\| ([^|]+) \|", (ROOT / "docs/remedies.md").read_text())
+    assert any(re.search(rf"`{setting}(`|:)", row) for row in rows)
