@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from benchmarks import results
 from benchmarks.training import ENGINES, in_processes, made_movielens, real_frappe, trained
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order
 from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.records.schema import TrainingRecord
 
@@ -67,9 +67,9 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
 def finished(folder: Path, variant: str, seed: int, epochs: int) -> TrainingRecord:
     """In a process of the pool."""
     if variant == BLOCKS:
-        sampling.MANY_ROWS = 0
+        epoch_order.MANY_ROWS = 0
     else:
-        sampling.MANY_ROWS = sys.maxsize
+        epoch_order.MANY_ROWS = sys.maxsize
     settings = VARIANTS[variant] | {"seed": seed, "epochs": epochs}
     return trained(load_prepared(folder), folder, settings)
 
@@ -125,7 +125,7 @@ def main() -> int:
         "ranges; differences by seed: means and 95 % intervals, one in twenty of which leaves out "
         "0 by chance.\n"
     )
-    sampling.MANY_ROWS = 0  # all data is prepared in random order
+    epoch_order.MANY_ROWS = 0  # all data is prepared in random order
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "frappe"
         if data := real_frappe(folder):

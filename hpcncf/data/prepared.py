@@ -23,7 +23,7 @@ from hpcncf.data.manifest import (
     array_types,
     read_manifest,
 )
-from hpcncf.data.sampling import find_positives
+from hpcncf.data.negatives import find_positives
 
 TEST_ROWS_AT_ONCE: Final = 1 << 10  # with their negatives, more do not fit into the cache
 TRAIN_ROWS_AT_ONCE: Final = 1 << 18

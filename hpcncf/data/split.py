@@ -21,15 +21,10 @@ from hpcncf.data.arrays import (
     pack_rows,
     row_dtype,
 )
+from hpcncf.data.epoch_order import storage_order
 from hpcncf.data.manifest import DataError
-from hpcncf.data.sampling import (
-    HELD_OUT,
-    TEST_NEGATIVES,
-    nth_absent,
-    philox,
-    storage_order,
-    uniform_below,
-)
+from hpcncf.data.negatives import nth_absent
+from hpcncf.data.random_words import HELD_OUT, TEST_NEGATIVES, philox, uniform_below
 
 USERS_AT_ONCE: Final = 1 << 14
 ROWS_AT_ONCE: Final = 1 << 18

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order, random_words
 from hpcncf.data.arrays import possible_positives, unpack_context
 from hpcncf.data.manifest import Manifest
+from hpcncf.data.negatives import sample_negatives
 from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
@@ -84,7 +85,9 @@ class Schedule:
         The range is empty if an epoch's last step has fewer positives than ranks.
         """
         start = step * self.batch
-        return sampling.rank_shard(start, start + self.positives(step), self.rank, self.world_size)
+        return epoch_order.rank_shard(
+            start, start + self.positives(step), self.rank, self.world_size
+        )
 
 
 class EpochOrder:
@@ -98,7 +101,7 @@ class EpochOrder:
         """Training rows at positions `start` to `stop` (exclusive) of the epoch's order."""
         if start < self._start or stop > self._start + len(self._chunk):
             end = min(max(start + ORDER_CHUNK, stop), self._rows)
-            self._chunk = sampling.epoch_rows(self._seed, self._epoch, start, end, self._rows)
+            self._chunk = epoch_order.epoch_rows(self._seed, self._epoch, start, end, self._rows)
             self._start = start
         return self._chunk[start - self._start : stop - self._start]
 
@@ -124,7 +127,7 @@ class InstanceSource:
         mine = self.train_rows.take(rows)  # whole: each is in one place of memory
         users = mine["user"].astype(np.int64)
         known = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
-        drawn = sampling.sample_negatives(*known, count=self.negatives, suspected=self.suspected)
+        drawn = sample_negatives(*known, count=self.negatives, suspected=self.suspected)
         items = np.concatenate([mine["item"][:, None], drawn], axis=1)
         context = torch.from_numpy(unpack_context(mine))
         return torch.from_numpy(users), torch.from_numpy(items), context
@@ -230,21 +233,21 @@ class Resident:
     def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
         schedule = self._schedule
         # Of all ranks' positives, seeded alike: each rank takes its shard of one order.
-        self._seed(sampling.ORDER, epoch, 0)
+        self._seed(random_words.ORDER, epoch, 0)
         order = torch.randperm(schedule.rows, generator=self._generator, device=self._device)
         at_once = max(1, POSITIVES_AT_ONCE // schedule.batch)
         for part in range(steps.start // at_once, -(-steps.stop // at_once)):
             # Drawn from the part's first step on, also where a resumed run begins in the middle.
             drawn = range(part * at_once, min((part + 1) * at_once, schedule.steps))
             bounds = [schedule.positions(step) for step in drawn]
-            self._seed(sampling.NEGATIVES, epoch, part * schedule.world_size + schedule.rank)
+            self._seed(random_words.NEGATIVES, epoch, part * schedule.world_size + schedule.rank)
             rows = self._gather(torch.cat([order[start:stop] for start, stop in bounds]))
             lengths = [stop - start for start, stop in bounds]
             batches = zip(*(torch.split(each, lengths) for each in rows), strict=True)
             yield from (rows for step, rows in zip(drawn, batches, strict=True) if step in steps)
 
     def _seed(self, purpose: int, epoch: int, number: int) -> None:
-        high, low, *_ = sampling.philox_block(self._training.seed, purpose, epoch, number, 0)
+        high, low, *_ = random_words.philox_block(self._training.seed, purpose, epoch, number, 0)
         self._generator.manual_seed(high << 32 | low)
 
     def _gather(self, rows: Tensor) -> BatchRows:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hpcncf.data import sampling
+from hpcncf.data import random_words
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
 from hpcncf.launcher.environment import Place, master
@@ -112,7 +112,7 @@ def steps_until_next(taken: int, passed_s: float) -> int:
 
 
 def seed_dropout(seed: int, epoch: int, rank: int) -> None:
-    high, low, *_ = sampling.philox_block(seed, sampling.DROPOUT, epoch, rank, 0)
+    high, low, *_ = random_words.philox_block(seed, random_words.DROPOUT, epoch, rank, 0)
     torch.manual_seed(high << 32 | low)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order
 from hpcncf.data.prepared import PreparedData
 from hpcncf.launcher.environment import Place
 from hpcncf.ncf.model import NeuMF
@@ -214,7 +214,7 @@ def evaluate(
     training items (`full`). `report` is called with the share of this rank's rows that are
     done.
     """
-    first, last = sampling.rank_shard(0, len(data.test_users), place.rank, place.world_size)
+    first, last = epoch_order.rank_shard(0, len(data.test_users), place.rank, place.world_size)
     ranks = torch.empty(last - first, dtype=torch.int64)
     done = 0
     for part in ranker.ranks(data, first, last, candidates):

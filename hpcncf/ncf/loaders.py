@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from hpcncf.data import sampling
 from hpcncf.data.arrays import unpack_context
+from hpcncf.data.negatives import sample_row_negatives
 from hpcncf.data.prepared import PreparedData
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
@@ -54,9 +54,7 @@ class PerSample(Dataset[BatchRows]):
         sample = source.train_rows[row]
         user = int(sample["user"])
         mine = source.positives[source.indptr[user] : source.indptr[user + 1]].tolist()
-        drawn = sampling.sample_row_negatives(
-            source.seed, epoch, row, mine, source.items, source.negatives
-        )
+        drawn = sample_row_negatives(source.seed, epoch, row, mine, source.items, source.negatives)
         items = torch.tensor([int(sample["item"]), *drawn])
         return torch.tensor(user), items, torch.from_numpy(unpack_context(sample))
 

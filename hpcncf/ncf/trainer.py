@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order
 from hpcncf.data.prepared import PreparedData, score_counts
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
@@ -107,7 +107,7 @@ def mean_rows_per_step(data: PreparedData, training: Training, schedule: Schedul
     for step in _sampled_steps(schedule):
         bounds = schedule.positions(step)
         users, items, _ = source.gather(
-            0, sampling.epoch_rows(source.seed, 0, *bounds, schedule.rows)
+            0, epoch_order.epoch_rows(source.seed, 0, *bounds, schedule.rows)
         )
         counts.append(len(np.unique(users.numpy())) + len(np.unique(items.numpy())))
     counts = [count for count in counts if count]

@@ -16,7 +16,7 @@ import pytest
 import torch
 from make_runs import tiny
 
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order
 from hpcncf.data.arrays import Rows, Split, unpack_context
 from hpcncf.data.prepare import Recipe, write_prepared
 from hpcncf.data.prepared import PreparedData, load_prepared
@@ -192,7 +192,7 @@ def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: PreparedD
     positive = whole.labels == 1
     assert int(positive.sum()) == data.manifest.train_rows
     assert len(whole.labels) == 5 * data.manifest.train_rows
-    order = sampling.epoch_rows(5, 1, 0, 1501, 1501)
+    order = epoch_order.epoch_rows(5, 1, 0, 1501, 1501)
     assert whole.users[positive].tolist() == data.train_users[order].tolist()
     assert whole.items[positive].tolist() == data.train_items[order].tolist()
     assert np.array_equal(whole.context[positive].numpy(), unpack_context(data.train_rows[order]))
@@ -205,7 +205,7 @@ def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: PreparedD
 
 def test_the_order_in_chunks_is_the_order() -> None:
     rows = 150_000  # more than two chunks
-    order, expected = EpochOrder(3, 2, rows), sampling.epoch_rows(3, 2, 0, rows, rows)
+    order, expected = EpochOrder(3, 2, rows), epoch_order.epoch_rows(3, 2, 0, rows, rows)
     for start in range(0, rows, 20_000):
         stop = min(start + 20_000, rows)
         assert np.array_equal(order.between(start, stop), expected[start:stop])

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from hpcncf.data import sampling, synthetic
+from hpcncf.data import epoch_order, synthetic
 from hpcncf.data.arrays import build_buckets, pack_rows
+from hpcncf.data.negatives import sample_negatives
 from hpcncf.data.prepared import PreparedData, load_prepared
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
@@ -139,12 +140,12 @@ def test_the_instances_are_those_of_every_loader(
     native = engine(data, fresh(data, Model()), Model(), training, build=build)
     for epoch, start, stop in [(0, 0, BATCH), (3, 100, 163), (2, ROWS - 5, ROWS), (0, 7, 7)]:
         rows, users, items = native.kernel.draw(Span(epoch, start, stop))
-        expected = sampling.epoch_rows(training.seed, epoch, start, stop, ROWS)
+        expected = epoch_order.epoch_rows(training.seed, epoch, start, stop, ROWS)
         assert rows.tolist() == expected.tolist()
         owners = np.asarray(data.train_users)[rows].astype(np.int64)
         assert users.tolist() == owners.tolist()
         assert items[:, 0].tolist() == data.train_items[rows].tolist()
-        drawn = sampling.sample_negatives(
+        drawn = sample_negatives(
             training.seed,
             epoch,
             expected,
@@ -161,13 +162,13 @@ def test_the_instances_are_those_of_every_loader(
 def test_many_rows_come_in_the_blocks_of_every_loader(
     data: PreparedData, build: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MANY_ROWS", 100)
+    monkeypatch.setattr(epoch_order, "MANY_ROWS", 100)
     training = settings(global_batch_size=ROWS)
     native = engine(data, fresh(data, Model()), Model(), training, build=build)
     spans = [(0, 0, ROWS), (1, 3, 70), (2, 64, 80), (3, 17, 18), (4, ROWS - 20, ROWS), (5, 9, 9)]
     for epoch, start, stop in spans:
         rows, _, _ = native.kernel.draw(Span(epoch, start, stop))
-        expected = sampling.epoch_rows(training.seed, epoch, start, stop, ROWS)
+        expected = epoch_order.epoch_rows(training.seed, epoch, start, stop, ROWS)
         assert rows.tolist() == expected.tolist()
 
 
@@ -357,10 +358,10 @@ def long_lists(
     made = with_positives(data, [*anywhere, *together, *split], count)
     length = made.manifest.train_rows
     seed, indptr = settings().seed, np.asarray(made.positives_indptr)
-    rows = sampling.epoch_rows(seed, 2, 0, length, length)
+    rows = epoch_order.epoch_rows(seed, 2, 0, length, length)
     users = np.asarray(made.train_users)[rows].astype(np.int64)
     positives = np.asarray(made.positives)
-    return made, rows, sampling.sample_negatives(seed, 2, rows, users, indptr, positives, count, 9)
+    return made, rows, sample_negatives(seed, 2, rows, users, indptr, positives, count, 9)
 
 
 @pytest.mark.parametrize("build", BUILDS)

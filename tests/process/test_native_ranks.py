@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hpcncf.data import synthetic
+from hpcncf.data.epoch_order import rank_shard
 from hpcncf.data.prepared import PreparedData, load_prepared
-from hpcncf.data.sampling import rank_shard
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.native.builds import Span, cpu_flags, installed_builds, select_build

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from numpy.typing import NDArray
 
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order
 from hpcncf.data import split as splitting
 from hpcncf.data.arrays import (
     Floats,
@@ -212,10 +212,10 @@ def test_many_training_rows_lie_in_random_order(monkeypatch: pytest.MonkeyPatch)
     users, items = random.integers(6, size=200), random.integers(40, size=200)
     rows = rows_of(list(zip(users.tolist(), items.tolist(), strict=True)))
     _, in_order = split(rows, 1, 2)
-    monkeypatch.setattr(sampling, "MANY_ROWS", 100)
+    monkeypatch.setattr(epoch_order, "MANY_ROWS", 100)
     _, moved = split(rows, 1, 2)
     expected = np.empty_like(in_order("train_rows"))
-    expected[sampling.storage_order(0, len(expected), len(expected))] = in_order("train_rows")
+    expected[epoch_order.storage_order(0, len(expected), len(expected))] = in_order("train_rows")
     assert moved("train_rows").tobytes() == expected.tobytes()
     assert moved("train_rows").tobytes() != in_order("train_rows").tobytes()
     for name in ("test_users", "test_context", "positives", "buckets"):

@@ -39,7 +39,7 @@ struct Buckets {
   }
 };
 
-// Turns random words into negatives as hpcncf/data/sampling.py does: first into items, some of which
+// Turns random words into negatives as hpcncf/data/negatives.py does: first into items, some of which
 // are positives, then these into the absent items that they stand for. In parts, each of which asks
 // for memory that the next one reads.
 class Absent {

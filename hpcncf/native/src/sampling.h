@@ -1,4 +1,4 @@
-// The instances of hpcncf/data/sampling.py, bit for bit; that module says what and why.
+// The instances of hpcncf/data/epoch_order.py and negatives.py, bit for bit; they say what and why.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hpcncf.data import sampling
+from hpcncf.data import epoch_order
 from hpcncf.data.arrays import row_dtype
 from hpcncf.data.manifest import SLOTS
 from hpcncf.data.prepared import PreparedData
@@ -93,7 +93,7 @@ class Kernel:
         settings = _settings(sizes, training, self.context, threads, most_positives)
         native_data = EngineData(
             *(manifest.users, manifest.items, manifest.train_rows, len(positives)),
-            *(sampling.rows_per_block(manifest.train_rows), self.context, small),
+            *(epoch_order.rows_per_block(manifest.train_rows), self.context, small),
             *(each.ctypes.data for each in (rows, indptr, positives)),
             *(len(table), bounds.ctypes.data, table.ctypes.data),
         )
