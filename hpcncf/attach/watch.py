@@ -25,7 +25,7 @@ from hpcncf.monitor.cgroup import (
     read_counters,
     threads_per_core,
 )
-from hpcncf.monitor.node import NodeSampler
+from hpcncf.monitor.node_cores import NodeSampler
 from hpcncf.monitor.process_tree import Sample, Tree
 from hpcncf.monitor.thread_waits import Blocked
 from hpcncf.monitor.topology import nodes

@@ -28,7 +28,8 @@ from hpcncf.monitor.cgroup import (
     usable_cpus,
 )
 from hpcncf.monitor.gpu import gpus_of_run
-from hpcncf.monitor.node import NodeSampler, network_link_mib_s
+from hpcncf.monitor.node_cores import NodeSampler
+from hpcncf.monitor.node_traffic import network_link_mib_s
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
 from hpcncf.monitor.topology import nodes

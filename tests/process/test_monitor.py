@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import usable, usable_cpus
 from hpcncf.monitor.monitor_thread import Measured, Monitor
-from hpcncf.monitor.node import NodeSampler, cpu_times, read_counters, shared_out
+from hpcncf.monitor.node_cores import NodeSampler, cpu_times, read_counters, shared_out
 from hpcncf.monitor.process_tree import Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Growing, Waits
 from hpcncf.records.schema import NodeRecord, read_record

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from make_evidence import PHASES, command, evidence, two_ranks
 from make_results import demo, node_record, plan_of, rank_record
 
-from hpcncf.monitor.node import network_link_mib_s
+from hpcncf.monitor.node_traffic import network_link_mib_s
 from hpcncf_analysis.diagnosis import diagnose, thresholds
 from hpcncf_analysis.diagnosis import expected_gain as gains
 from hpcncf_analysis.diagnosis.diagnose import RULES, diagnose_evidence
