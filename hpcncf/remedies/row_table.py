@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hpcncf.remedies.row_catch_up import TERMS
 from hpcncf.remedies.row_exchange import exchange_rows
 from hpcncf.remedies.row_kernels import RowKernels, prefer_huge_pages
-from hpcncf.remedies.row_rules import TERMS, AdamRule, Group, RowRule
+from hpcncf.remedies.row_rules import AdamRule, Group, RowRule
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 plainly = torch._C.DisableTorchFunctionSubclass

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcncf.errors import UsageError
-from hpcncf.remedies.row_rules import RULES, TERMS, Group, RowRule, find_rule
+from hpcncf.remedies.row_catch_up import TERMS
+from hpcncf.remedies.row_rules import RULES, Group, RowRule, find_rule
 from hpcncf.remedies.row_table import RowTable, RowwiseParameter, describe_error
 
 Optimizer = torch.optim.Optimizer

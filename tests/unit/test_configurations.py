@@ -33,8 +33,9 @@ from hpcncf_analysis.formatting import (
 from hpcncf_analysis.quality import chance_margin
 from hpcncf_analysis.report.alerts import find_alerts
 from hpcncf_analysis.report.sections.compared import main_notes, main_table
+from hpcncf_analysis.report.sections.efficiency import efficiency_against_speed
 from hpcncf_analysis.report.sections.model_quality import quality_note
-from hpcncf_analysis.report.sections.speed import efficiency_against_speed, speedup_figure
+from hpcncf_analysis.report.sections.speed_up import speedup_figure
 
 
 def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:

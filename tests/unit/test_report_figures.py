@@ -24,13 +24,13 @@ from hpcncf_analysis.report.figure_style import (
     series_colours,
 )
 from hpcncf_analysis.report.sections.cores import core_heatmap, shares
-from hpcncf_analysis.report.sections.ranks import ranks_figure
-from hpcncf_analysis.report.sections.speed import (
+from hpcncf_analysis.report.sections.efficiency import (
     efficiency_against_speed,
     nice_values,
-    speedup_figure,
     work_per_epoch,
 )
+from hpcncf_analysis.report.sections.ranks import ranks_figure
+from hpcncf_analysis.report.sections.speed_up import speedup_figure
 from hpcncf_analysis.report.sections.step import (
     phase_ms_per_step,
     step_time_figure,

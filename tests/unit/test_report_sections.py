@@ -37,7 +37,7 @@ from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS
 from hpcncf_analysis.report.sections.compared import main_table
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_parts
 from hpcncf_analysis.report.sections.runs import every_run_table, warnings_table
-from hpcncf_analysis.report.sections.speed import scaling_parts
+from hpcncf_analysis.report.sections.speed_up import scaling_parts
 from hpcncf_analysis.report.sections.step import evaluation_note, first_batch_table, times_table
 
 COST = "What an epoch costs"

@@ -14,7 +14,7 @@ from hpcncf.table import Table
 from hpcncf_analysis.configurations import group_configurations, karp_flatt
 from hpcncf_analysis.quality import describe_time_to_quality, time_to_target, times_to_quality
 from hpcncf_analysis.report.sections.model_quality import time_to_quality_table
-from hpcncf_analysis.report.sections.speed import (
+from hpcncf_analysis.report.sections.speed_up import (
     cost_table,
     speedup_figure,
     strong_table,

@@ -30,7 +30,7 @@ from hpcncf_analysis.report.sections import (
     resources,
     runs,
     side_by_side,
-    speed,
+    speed_up,
     step,
 )
 from hpcncf_analysis.scaling import describe_peaks
@@ -46,7 +46,7 @@ MAX_PEAKS: Final = 3
 # In reading order.
 BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
     "compared": compared.build,
-    "speed": speed.build,
+    "speed": speed_up.build,
     "causes": causes.build,
     "remedies": causes.build_remedies,
     "packing": side_by_side.build,

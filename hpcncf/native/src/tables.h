@@ -1,4 +1,4 @@
-// Rows of a user's own table (hpcncf/remedies), as remedies/row_rules.py moves them.
+// Rows of a user's own table, as hpcncf/remedies/row_rules.py and row_catch_up.py move them.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace hpcncf {
 
-// The columns of a record of remedies/row_rules.py: IdleSteps.
+// The columns of a record of remedies/row_catch_up.py: IdleSteps.
 enum { LOG_FIRST, LOG_SECOND, LOG_KEPT, CENTRE, SIZE_OF_STEP, EPS_OF_STEP, MOMENTS };
 
 constexpr int64_t ROWS_AHEAD = 8;  // of the one that is worked on, asked for from memory
@@ -49,7 +49,7 @@ inline bool converges(const double* record, int64_t terms, double left_out, doub
   return record[MOMENTS + terms] <= record[MOMENTS] * left_out * power;
 }
 
-// F of remedies/row_rules.py for rows of one table; buffers and powers are made once a call.
+// F of remedies/row_catch_up.py for rows of one table; buffers and powers are made once a call.
 template <class T>
 class CatchUp {
  public:
