@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument); of a Slurm job id
-it asks sacct, and sstat while the job runs.
-example: seff 123456 | hpcncf explain
+it asks sacct, squeue, and sstat while the job runs. --since asks sacct for all jobs, and groups
+them into workloads.
+examples: seff 123456 | hpcncf explain
+          hpcncf explain --since 7days
 """
 # Summaries are short; of a log the end is what the scheduler wrote.
 MOST_BYTES = 4 * 2**20
@@ -47,12 +50,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cores", type=int, metavar="N", help="cores the job had, where the text does not say"
     )
+    parser.add_argument(
+        "--since",
+        metavar="WHEN",
+        help="a table of all Slurm jobs since a date (2026-11-01), or of a span (7days)",
+    )
+    parser.add_argument("--user", help="with --since: the jobs of this user, or of all")
+    parser.add_argument(
+        "--account", help="with --since: the jobs of this account, by all its users"
+    )
+    parser.add_argument(
+        "--name", help="with --since: the jobs of this name, or pattern ('train-*')"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.explain.conclude import common_step, conclude
     from hpcncf.explain.groups import group_jobs
+
+    if args.since is not None:
+        return _show_workloads(args)
+    for option in ("user", "account", "name"):
+        if getattr(args, option) is not None:
+            raise UsageError(f"--{option}: only with --since, which asks for many jobs")
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
@@ -124,6 +145,20 @@ def _read(name: str) -> tuple[list[JobFields], list[str]]:
     if jobs or not job_id_from_name(path.name):
         return jobs, problems
     return read_logs({path.name: text})
+
+
+def _show_workloads(args: argparse.Namespace) -> int:
+    from hpcncf.cli.workloads import show
+    from hpcncf.explain.workloads import group
+    from hpcncf.slurm.past_jobs import PastJobsQuery, parse_since, read_past_jobs
+
+    if args.file != "-" or args.cores is not None:
+        given = f"--cores {args.cores}" if args.cores is not None else args.file[:80]
+        raise UsageError(f"--since: asks sacct for many jobs, and takes no {given} beside it")
+    since = parse_since(args.since, datetime.now())
+    query = PastJobsQuery(since, args.user or "", args.account or "", args.name or "")
+    show(query, group(read_past_jobs(query)), args.json)
+    return 0
 
 
 def _end_of(path: Path, most: int) -> str:

@@ -40,6 +40,12 @@ LEAST_MIB: Final = 250.0
 # What a request needs above the peak that was seen, and the least that is ever named.
 ROOM: Final = 1.25
 LEAST_REQUEST_MIB: Final = 1024.0
+# What a time limit needs above the longest run, and at least: a run that it ends is lost work; a
+# limit that is too long waits in the queue.
+TIME_MARGIN: Final = 0.5
+LEAST_MARGIN_S: Final = 120.0
+# One run does not show how long the longest takes, or how much memory the largest needs.
+ENOUGH_RUNS: Final = 3
 # More memory or time than this share of what was requested is no waste worth a word.
 MODEST: Final = 0.5
 # With more cores than this a job has several nodes, whether the text says so or not.
@@ -449,7 +455,7 @@ def _memory_figure(job: JobFields) -> str:
 
 
 def _why_not_sized(job: JobFields) -> str:
-    if _may_be_several_nodes(job):
+    if may_be_several_nodes(job):
         return "; how it was spread over the nodes is not known, so no smaller request follows"
     if job.memory_counted == "LSF":
         return "; LSF may not count shared or mapped memory, so no smaller request follows"
@@ -462,14 +468,15 @@ def _why_not_sized(job: JobFields) -> str:
     return "; it did not run to its end, so no smaller request follows"
 
 
-def _may_be_several_nodes(job: JobFields) -> bool:
+def may_be_several_nodes(job: JobFields) -> bool:
+    """Return whether the job had several nodes, by its number of cores if nothing else says."""
     return job.nodes > 1 if job.nodes else (job.cores or 0) > LARGEST_NODE
 
 
 def _memory_request(job: JobFields) -> float | None:
     """Return a smaller memory request in MiB, in whole GiB; None if none would be safe."""
     used, asked = job.memory_mib, job.memory_asked_mib
-    if not used or not asked or not memory_is_counted(job) or _may_be_several_nodes(job):
+    if not used or not asked or not memory_is_counted(job) or may_be_several_nodes(job):
         return None
     if job.memory_counted in ("LSF", "mean", "virtual"):
         return None
@@ -610,7 +617,7 @@ def _request(job: JobFields, codes: set[str]) -> NextRequest:
     if job.nodes_unused and job.nodes and job.nodes > job.nodes_unused and job.is_completed:
         nodes = job.nodes - job.nodes_unused
     memory = _memory_request(job) if "memory_oversized" in codes else None
-    if "out_of_memory" in codes and job.memory_asked_mib and not _may_be_several_nodes(job):
+    if "out_of_memory" in codes and job.memory_asked_mib and not may_be_several_nodes(job):
         memory = ceil(1.5 * job.memory_asked_mib / 1024) * 1024.0
     limit = None
     idle = codes & {"almost_idle", "gpu_idle"}
@@ -642,7 +649,7 @@ def asked_of_sacct(ids: Sequence[str]) -> str:
     return f"sacct -j {','.join(ids)} --parsable2 --format={FIELDS} | hpcncf explain"
 
 
-def _options(request: NextRequest) -> str:
+def sbatch_options(request: NextRequest) -> str:
     """Format a request as sbatch options, such as `--mem=4G --time=02:00:00`."""
     options = []
     if request.nodes:
@@ -691,7 +698,7 @@ def _next_step(job: JobFields, codes: set[str], request: NextRequest) -> tuple[s
         return asked_of_sacct(
             [job.id]
         ), f"It brings CPU time, memory and GPU use of the job's steps{ended}."
-    options = _options(request) if slurm else ""
+    options = sbatch_options(request) if slurm else ""
     fine = codes & {"cores_busy", "gpu_busy"}
     if options and ("out_of_memory" in codes or "time_limit_reached" in codes):
         if "out_of_memory" in codes:

@@ -16,7 +16,16 @@ from hpcncf.explain import dialects
 from hpcncf.explain.drafts import Draft, Drafts
 from hpcncf.explain.fields import PBS_LETTERS, JobFields, Label, labels_by_letters, state_word
 from hpcncf.explain.json_jobs import rewrite_json
-from hpcncf.explain.structured import read_json, read_tables, see_nameless
+from hpcncf.explain.structured import (
+    TextTable,
+    column,
+    gather,
+    read_cell,
+    read_json,
+    read_tables,
+    row_values,
+    see_nameless,
+)
 from hpcncf.explain.units import (
     match_count,
     match_duration,
@@ -31,6 +40,7 @@ MOST_LINES: Final = 60_000
 # Lines that have to be searched for labels cost more than rows of tables.
 MOST_LABELLED: Final = 10_000
 LONGEST_LINE: Final = 4_000
+MOST_CELLS: Final = 2_000
 
 
 def read_text(text: str) -> list[JobFields]:
@@ -55,6 +65,31 @@ def read_with_problems(text: str) -> tuple[list[JobFields], list[str]]:
     shown = [draft for draft in drafts.in_order() if not (named and draft.is_aside)]
     jobs = [dialects.finish(draft) for draft in shown]
     return [job for job in jobs if dialects.says_something(job)], problems
+
+
+class RowReader:
+    """Reads jobs from rows of sacct whose columns are known; equal cells are read once."""
+
+    def __init__(self, heads: Sequence[str]) -> None:
+        self._table = TextTable(list(heads), [column(head) for head in heads], "|")
+        self._cells: dict[tuple[int, str], tuple[str, Any] | None] = {}
+
+    def read(self, rows: Sequence[Sequence[str]]) -> list[JobFields]:
+        """Read the rows of a job, its own and its steps'; a het job has several parts."""
+        drafts = Drafts()
+        heads = self._table.heads
+        gather([(0, row_values(self._table, row, self._read), heads) for row in rows], drafts)
+        return [dialects.finish(draft) for draft in drafts.in_order()]
+
+    def _read(self, rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
+        if rows[0].field == "id":
+            return read_cell(rows, cell)
+        key = (id(rows), cell)
+        if key not in self._cells:
+            if len(self._cells) >= MOST_CELLS:
+                self._cells.clear()
+            self._cells[key] = read_cell(rows, cell)
+        return self._cells[key]
 
 
 _ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"'}

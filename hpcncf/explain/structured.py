@@ -8,7 +8,7 @@ import csv
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -383,7 +383,7 @@ def read_tables(lines: list[str], drafts: Drafts, problems: list[str]) -> list[s
             continue
         blanks = strange = 0
         left[number] = ""
-        rows.append((number, _row_values(table, cells), table.heads))
+        rows.append((number, row_values(table, cells, read_cell), table.heads))
     gather(rows, drafts)
     return left
 
@@ -409,12 +409,12 @@ def _headless(line: str, order: Sequence[str]) -> TextTable | None:
 def _fits(table: TextTable, cells: Sequence[str]) -> bool:
     """Return whether each cell of a row can be a value of its column."""
     read = [(rows, cell) for rows, cell in zip(table.columns, cells, strict=True) if rows and cell]
-    return len(read) >= 3 and all(_cell(rows, cell) for rows, cell in read)
+    return len(read) >= 3 and all(read_cell(rows, cell) for rows, cell in read)
 
 
 def _is_row(table: TextTable, cells: Sequence[str]) -> bool:
     values = [
-        (rows[0].field, _cell(rows, cell) is not None)
+        (rows[0].field, read_cell(rows, cell) is not None)
         for rows, cell in zip(table.columns, cells, strict=True)
         if rows and cell
     ]
@@ -425,7 +425,10 @@ def _is_row(table: TextTable, cells: Sequence[str]) -> bool:
     return right >= min(2, known) and right * 2 > len(values)
 
 
-def _row_values(table: TextTable, cells: Sequence[str]) -> dict[str, Any]:
+ReadCell = Callable[[Sequence[Label], str], tuple[str, Any] | None]
+
+
+def row_values(table: TextTable, cells: Sequence[str], read: ReadCell) -> dict[str, Any]:
     """Read a row's cells into a dictionary, field -> value.
 
     `raw` fields keep the unit of their suffix.
@@ -437,7 +440,7 @@ def _row_values(table: TextTable, cells: Sequence[str]) -> dict[str, Any]:
             values.setdefault("cell", cell)
         if head.lower() == "admincomment" and (summary := unpack(cell)):
             values["summary"] = summary
-        found = _cell(rows, cell) if rows and cell else None
+        found = read(rows, cell) if rows and cell else None
         if found:
             name, value = found
             weight = max(row.weight for row in rows)
@@ -467,7 +470,7 @@ def _row_values(table: TextTable, cells: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
+def read_cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
     """Read a cell: return the field that it fills and the value, None if it is unreadable."""
     cell = cell.strip()
     for row in rows:
@@ -525,6 +528,9 @@ SAMPLED: Final = "CPU time and memory are as of the last sample of its running s
 NO_STEPS: Final = "sacct -X (--allocations) leaves the steps out, and with them CPU time and memory"
 RESERVED: Final = "CPUTime is cores x elapsed: what was reserved, not what was used"
 MEAN: Final = "CPU time is the steps' AveCPU x NTasks: there is no TotalCPU"
+TOGETHER: Final = (
+    "steps ran side by side: memory is the sum of their peaks, which is an upper bound"
+)
 TASKS: Final = "memory is the largest task's times the number of tasks: an upper bound"
 
 
@@ -784,11 +790,25 @@ def _see_memory(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draf
         draft.see("memory_mib", job["memory_mib"], CELL + 1)
         return
     most = max(peaks, key=lambda each: each[0] * each[1], default=None)
-    if most:
+    if most and _ran_together(job, steps):
+        draft.see("memory_mib", sum(largest * tasks for largest, tasks in peaks), CELL + 1)
+        draft.see("memory_counted", "steps together", CELL)
+        draft.notes.append(TOGETHER)
+    elif most:
         draft.see("memory_mib", most[0] * most[1], CELL + 1)
         if most[1] > 1:
             draft.see("memory_counted", "task x tasks", CELL)
             draft.notes.append(TASKS)
+
+
+def _ran_together(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether some steps that srun started overlapped: together they outlast the job."""
+    lengths = [
+        float(step.get("elapsed_s", 0.0)) for step in steps if str(step.get("step", "")).isdecimal()
+    ]
+    longest = max(float(job.get("elapsed_s", 0.0)), *lengths) if lengths else 0.0
+    # Each is rounded to seconds.
+    return sum(lengths) > longest + len(lengths)
 
 
 def _see_gpu_use(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draft: Draft) -> None:

@@ -904,3 +904,17 @@ def test_exit_code_and_signal_are_told_apart(
     (job,) = read_text(text)
     assert (job.exit_code, job.signal) == (code, signal)
     assert ("signal" in conclude(job).codes) == (signal is not None)
+
+
+def test_memory_of_steps_side_by_side_is_added_up() -> None:
+    head = "JobID|State|AllocCPUS|Elapsed|TotalCPU|NTasks|MaxRSS|ReqMem\n"
+    head += "9|COMPLETED|8|01:00:00|08:00:00|||64G\n"
+    step = "9.{}|COMPLETED|4|{}|01:00:00|1|{}|\n"
+    batch = "9.batch|COMPLETED|8|01:00:00|00:01:00|1|100M|\n"
+    together = [step.format(number, "00:50:00", "6G") for number in (0, 1)]
+    after_another = [step.format(number, "00:29:00", "6G") for number in (0, 1)]
+    (job,) = read_text("".join([head, batch, *together]))
+    assert (job.memory_mib, job.memory_counted) == (12 * 1024 + 100, "steps together")
+    assert any("side by side" in note for note in job.notes)
+    (job,) = read_text("".join([head, batch, *after_another]))
+    assert (job.memory_mib, job.memory_counted) == (6 * 1024, "")

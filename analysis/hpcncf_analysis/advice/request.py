@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
+from hpcncf.explain.conclude import LEAST_MARGIN_S, TIME_MARGIN
 from hpcncf.job.spec import Resources
 from hpcncf.text import pluralize
 from hpcncf_analysis.configurations import Configuration
@@ -23,9 +24,6 @@ Row = Mapping[str, Any]
 MEMORY_MARGIN: Final = 0.25
 # hpcncf itself, beside each rank of a command; a command's record does not count it.
 HPCNCF_MIB: Final = 64.0
-# A run that its time limit ends is lost work; a limit that is too long waits in the queue.
-TIME_MARGIN: Final = 0.5
-LEAST_MARGIN_S: Final = 120.0
 
 
 @dataclass(frozen=True)

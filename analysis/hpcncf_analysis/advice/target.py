@@ -12,17 +12,24 @@ from math import ceil
 from typing import Final
 
 from hpcncf.batch.resize import RequestedAmount, Target
-from hpcncf.explain.conclude import LEAST_MIB, MODEST, ROOM, SHORT_S, Explanation
+from hpcncf.explain.conclude import (
+    ENOUGH_RUNS,
+    LEAST_MARGIN_S,
+    LEAST_MIB,
+    MODEST,
+    ROOM,
+    SHORT_S,
+    TIME_MARGIN,
+    Explanation,
+)
 from hpcncf.paths import AttemptPaths
 from hpcncf.records.schema import NodeRecord, RankRecord
 from hpcncf.text import format_duration, pluralize
-from hpcncf_analysis.advice.request import HPCNCF_MIB, LEAST_MARGIN_S, TIME_MARGIN
+from hpcncf_analysis.advice.request import HPCNCF_MIB
 from hpcncf_analysis.diagnosis.diagnose import diagnose, read_attempt
 from hpcncf_analysis.diagnosis.format import disturbance
 from hpcncf_analysis.formatting import THIN, format_cores, format_mebibytes, format_percent
 
-# One run does not show how long the longest takes.
-ENOUGH_RUNS: Final = 3
 # A peak above the mean by this much means that fewer cores would slow a part of the run.
 BURST_CORES: Final = 0.5
 SOME_CORES: Final = 0.15
