@@ -104,6 +104,35 @@ def _status(found: re.Match[str], draft: Draft) -> None:
     draft.see("exit_code", (int(found[1]), 0), 1)
 
 
+def _over_memory(found: re.Match[str], draft: Draft) -> None:
+    """Read the message of LONI and LSU `using more memory (GB) than allocated (9 > 3)`."""
+    draft.see("memory_mib", float(found[1]) * 1024, 1)
+    draft.see("memory_asked_mib", float(found[2]) * 1024, 1)
+
+
+def _share_of_cores(found: re.Match[str], draft: Draft) -> None:
+    draft.see("printed_efficiency", float(found[1]) / 100, 1)
+    draft.see("cores", float(found[2]), 1)
+
+
+_BUSY: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) (?:CPU[ -])?(?:cores?|cpus)\b", re.IGNORECASE)
+_NODES: Final = re.compile(r"(\d{1,5}) nodes?\b", re.IGNORECASE)
+
+
+def _listed(found: re.Match[str], draft: Draft) -> None:
+    """Read amounts in a row, `requested: 2 nodes, 64 cores, 02:00:00, 240 GB`, or what was used."""
+    used = found[1].lower() == "used"
+    for part in re.split(r"[,;] ", found[2]):
+        if cores := _BUSY.match(part):
+            draft.see("cores_busy" if used else "cores", float(cores[1]), 1)
+        elif nodes := _NODES.match(part):
+            draft.see("nodes_busy" if used else "nodes", float(nodes[1]), 1)
+        elif (lasted := match_duration(part)) is not None:
+            draft.see("elapsed_s" if used else "limit_s", lasted[0], 1)
+        elif (held := match_memory(part)) is not None:
+            draft.see("memory_mib" if used else "memory_asked_mib", held[0], 1)
+
+
 def _exit_of(found: re.Match[str], draft: Draft) -> None:
     draft.see("exit_code", (int(found[1] or found[2]), 0), 1)
 
@@ -126,6 +155,7 @@ _USED: Final = r"(?:used|using|utili[sz]\w+)\s(?:only\s)?(\d{1,4}(?:\.\d+)?)\s?%
 _LASTING: Final = (
     r"(?<![\w.])(\d[\d:.-]{0,15}(?:\s?(?:days?|hours?|hrs?|h|minutes?|min|seconds?|sec|s))?)\s"
 )
+_FOR: Final = r"(\d[\d.:]{0,10}\s?(?:days?|hours?|hrs?|h|minutes?|min))\b"
 _YOUR: Final = r"(?:the|your|its|allocated|requested|\s)*"
 # What is said of this job, wherever it stands.
 _SAID: Final = _phrases(
@@ -141,6 +171,8 @@ _SAID: Final = _phrases(
     (r"\bexited (?:normally )?with status (\d{1,5})\b", _status),
     (r"#BSUB\s+-gpu\s+\"?num=(\d{1,9})", _number("gpus", 1)),
     (r"(?:running|runs|ran) for (?:more than )?(\d.{1,30})", _ran_for),
+    (r"memory \(GB\) than allocated \((\d{1,6}) ?> ?(\d{1,6})\)", _over_memory),
+    (r"^\W*(requested|allocated|reserved|used)[ \t]*:[ \t]*(\d.{3,200}\d.*)$", _listed),
     (r"host=(\d{1,9})/core=(\d{1,9})", _oar_cores),
     (r"requested (\d{1,9}) seconds and used (\d{1,9}) seconds", _requested_and_used),
     (
@@ -171,7 +203,7 @@ _SAID: Final = _phrases(
     (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT", _state("CANCELLED", 2)),
     (r"srun: error: .*Exited with exit code [1-9]", _state("FAILED", 0)),
     (
-        r"Job\S* .{0,80}\b(Began|Ended|Failed|COMPLETED|TIMEOUT|CANCELLED|OUT_OF_MEMORY"
+        r"Job\S* .{0,80}(?<!be )\b(Began|Ended|Failed|COMPLETED|TIMEOUT|CANCELLED|OUT_OF_MEMORY"
         r"|NODE_FAIL)\b",
         _word(0),
     ),
@@ -201,6 +233,12 @@ _PROSE: Final = _phrases(
     (_NUMBERED + r"(?:NVIDIA\s)?(?:[AHV]\d{2,3}\s)?GPUs?\b(?!\s+(?:per|hours?))", _number("gpus")),
     (_NUMBERED + r"nodes?\b(?!\s+(?:per|hours?))", _number("nodes")),
     (r"\bGPUs?:? +(\d{1,4}) ?x ?[A-Z]", _number("gpus")),
+    (
+        r"(?<![\d.])(\d{1,4}(?:\.\d{1,6})?)\s?% of (?:the |your |its )?(\d{1,9}) "
+        r"(?:allocated |requested |reserved )?(?:CPU[ -])?(?:cores|cpus)\b",
+        _share_of_cores,
+    ),
+    (r"\b(?:cores?|cpus) for " + _FOR, _time_of("elapsed_s")),
     (_PERCENT + "CPU" + _USE, _share("printed_efficiency")),
     (_PERCENT + "GPU" + _USE, _share("gpu_efficiency")),
     (_USED + _YOUR + "(?:CPU|cores)", _share("printed_efficiency")),
@@ -230,6 +268,8 @@ _HINTS: Final = (
         "parallel",
         "-pe",
         "signal",
+        "used",
+        "requested",
         "exit",
     ),
     *(
@@ -327,7 +367,11 @@ _DIALECTS: Final = tuple(
             "HTCondor",
             r"Partitionable Resources|Remote Usage|Normal termination|RemoteWallClock|Condor job",
         ),
-        ("OAR", r"\bOAR\b|oarstat|assigned_resources|wanted_resources"),
+        (
+            "OAR",
+            r"\bOAR\b|oarstat|assigned_resources|wanted_resources"
+            r"|job type = (?:PASSIVE|INTERACTIVE)",
+        ),
     )
 )
 
@@ -345,7 +389,7 @@ def finish(draft: Draft) -> JobFields:
     if habit:
         habit(draft, text)
     _spread(draft)
-    if "elapsed_s" not in seen and "cpu_s" in seen and (ran := elapsed_between(text)):
+    if "elapsed_s" not in seen and (draft.id or "cpu_s" in seen) and (ran := elapsed_between(text)):
         draft.see("elapsed_s", ran, 0)
         draft.notes.append(BETWEEN)
     job = JobFields(source=source, id=draft.id, notes=list(dict.fromkeys(draft.notes)))
@@ -368,6 +412,8 @@ def finish(draft: Draft) -> JobFields:
     job.attempts = int(seen["attempts"]) if "attempts" in seen else None
     job.nodes = job.nodes or None
     job.cores = _cores(draft, job)
+    if "cores_busy" in seen and job.cores and job.printed_efficiency is None:
+        job.printed_efficiency = float(seen["cores_busy"]) / job.cores
     _per_node_or_core(draft, job)
     if job.jobs and MEAN_OF not in job.notes:
         job.notes.append(MEAN_OF)
@@ -686,6 +732,8 @@ def _condor(draft: Draft, _: str) -> None:
         draft.see("memory_asked_mib", seen["request_mib"], 2)
     if state := _CONDOR_STATES.get(int(seen.get("condor_status", 0))):
         draft.see("state", state, 3)
+    if seen.get("state") in RUNNING and not seen.get("elapsed_s"):
+        seen.pop("elapsed_s", None)  # it is written when the job ends
     if not draft.id and "cluster_id" in seen:
         draft.id = f"{seen['cluster_id']:.0f}.{seen.get('proc_id', 0):.0f}"
 

@@ -488,6 +488,7 @@ COLUMNS: Final[dict[str, list[Label]]] = _labels(
     ("limit_s", "duration", "time allocated"),
     ("id", "id", "native id"),
     ("exit_code", "exit", "exit"),
+    ("elapsed_s", "duration", "elap"),
     ("elapsed_s", "duration!3", "realtime"),
     ("memory_mib", "memory!3", "peak rss"),
     ("cores", "count", "core, cpu count"),

@@ -14,12 +14,13 @@ _MOMENT: Final = (
 )
 _STARTS: Final = (
     rf"^[^\w\n]*{_MOMENT}:? (?:\[\d+\] )?(?:dispatched|started|starting)\b",
-    rf"^[^\w\n]*(?:start(?:ed)?|begin|began)(?: time| at)?\s*[:=]?\s+{_MOMENT}",
+    rf"^[^\w\n]*(?:start(?:ed)?|begin|began)(?: time| date| at)?\s*[:=]?\s+{_MOMENT}",
     rf"^[^\w\n]*001 \([\d.]+\) {_MOMENT}",
 )
 _ENDS: Final = (
     rf"^[^\w\n]*{_MOMENT}:? (?:completed <|done successfully|exited )",
-    rf"^[^\w\n]*(?:end(?:ed)?|terminated|finished|completed)(?: time| at)?\s*[:=]?\s+{_MOMENT}",
+    r"^[^\w\n]*(?:end(?:ed)?|terminated|finished|completed)(?: time| date| at)?"
+    rf"\s*[:=]?\s+{_MOMENT}",
     rf"^[^\w\n]*005 \([\d.]+\) {_MOMENT}",
 )
 LONGEST_S: Final = 400 * 86400.0

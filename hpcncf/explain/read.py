@@ -64,7 +64,13 @@ def read_with_problems(text: str) -> tuple[list[JobFields], list[str]]:
     named = any(draft.id for draft in drafts.all)
     shown = [draft for draft in drafts.in_order() if not (named and draft.is_aside)]
     jobs = [dialects.finish(draft) for draft in shown]
-    return [job for job in jobs if dialects.says_something(job)], problems
+    return _without_heads([job for job in jobs if dialects.says_something(job)]), problems
+
+
+def _without_heads(jobs: list[JobFields]) -> list[JobFields]:
+    """Drop jobs that only head their parts: 771 of `771+0` and `771+1`, without own figures."""
+    heads = {re.split(r"[+_]", job.id)[0] for job in jobs if re.search(r"\d[+_]\d", job.id)}
+    return [job for job in jobs if job.id not in heads or job.elapsed_s is not None]
 
 
 class RowReader:
@@ -191,7 +197,9 @@ _PER: Final = re.compile(r"[ _]?(?:per|/)[ _]?(node|core|cpu|task)\b", re.IGNORE
 _SEPARATOR: Final = re.compile(r"[ \t]*[.]*[ \t]*[:=|]?[ \t]*[<\"'\[(>]?[ \t]*")
 # What may be between a label and its share: a bar, a verb.
 _TOWARDS_SHARE: Final = re.compile(
-    r"[\s:=\[|.>~<*_#█▏▎▍▌▋▊▉░▒▓–—-]{0,80}(?:(?:is|was|were|of|only|just|about|approximately"
+    r"[\s:=\[|.>~<*_#█▏▎▍▌▋▊▉░▒▓–—-]{0,80}"
+    r"(?:(?:for|of) (?:your |the )?job [\w.\[\]-]{1,40}(?: \([^()]{0,40}\))?[\s:=]*)?"
+    r"(?:(?:is|was|were|of|only|just|about|approximately"
     r"|around|averages?|averaged|at|has|been|a|mere|to|be|found|currently|job|reported|as)\b"
     r"[\s:=]*){0,5}",
     re.IGNORECASE,
@@ -238,6 +246,7 @@ _STEMS: Final = (
         "host",
         "parallel",
         "start",
+        "date",
         "cleo",
         "ejecuci",
         "memoria",

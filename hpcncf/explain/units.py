@@ -155,17 +155,21 @@ def count(text: str) -> int | None:
 
 # A number before a unit whose fraction is after a comma, as a locale of France or Germany has it.
 _COMMA: Final = re.compile(
-    r"(?<![\d,.])(\d{1,3}(?:[.\u202f\u00a0' ]\d{3})+|\d{1,9}),(\d{1,2}|\d{4,})"
+    r"(?<![\d,.:])(\d{1,3}(?:[.\u202f\u00a0' ]\d{3})+|\d{1,9}),(\d{1,2}|\d{4,})"
     r"(?=\s?(?:%|[KMGT]i?B\b|[KMGT]\b|s(?:ec)?\b|h\b|min\b))"
 )
 _POINT_THOUSANDS: Final = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?=\.\d|(?![\d,]))")
 _SPACE_THOUSANDS: Final = re.compile(r"(?<=\d)[\u202f\u00a0'](?=\d{3}(?!\d))")
 
 
+# Cells apart by commas, of which one begins with a letter.
+_CSV: Final = re.compile(r"[^\s,],[A-Za-z]")
+
+
 def plain_numbers(line: str) -> str:
     """Rewrite the numbers of a line in C notation: `20,00 %` as `20.00 %`, `8,566` as `8566`."""
     line = _SPACE_THOUSANDS.sub("", line)
-    if "," not in line:
+    if "," not in line or (line.count(",") > 2 and _CSV.search(line)):
         return line
     line = _COMMA.sub(lambda found: f"{re.sub(r'[^0-9]', '', found[1])}.{found[2]}", line)
     return _POINT_THOUSANDS.sub(lambda found: found[0].replace(",", ""), line)

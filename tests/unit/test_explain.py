@@ -147,6 +147,9 @@ def test_lsf_peak_gives_cores_unless_not_yet_measured() -> None:
         ("Job 7 ran for two hours with a CPU efficiency of 20 %.", 0.2, None),
         ("CPU Efficiency: 20.00% of 10:00:00 core-walltime", 0.2, None),
         ("your mean CPU efficiency is only 20%:", 0.2, None),
+        ("CPU efficiency for job 7 (5 cores): 20%", 0.2, 5),
+        ("CPU: 20% of 5 cores", 0.2, 5),
+        ("CPU: 1.0 / 5 cores", 0.2, 5),
         ("your mean CPU\nefficiency is only 20%", 0.2, None),
         ("CPU-Util 20%", 0.2, None),
         ("CPU Utilisation was just 20 percent", 0.2, None),
@@ -496,6 +499,7 @@ def test_times_are_read_in_each_form(text: str, seconds: float | None) -> None:
         ("8,566 s", "8566 s"),
         ("1,234,567.8 sec", "1234567.8 sec"),
         ("cpu=8,mem=30G", "cpu=8,mem=30G"),
+        ("7,mk,32,1,00:50:00,64G", "7,mk,32,1,00:50:00,64G"),
         ("1 234,5 GB", "1234.5 GB"),
     ],
 )
