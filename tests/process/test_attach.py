@@ -194,6 +194,7 @@ def zombie() -> subprocess.Popen[str]:
         (str(os.getpid()), "this command itself"),
         ("0", "expected a process id"),
     ],
+    ids=["absent", "word", "own", "zero"],  # the same in each of pytest-xdist's workers
 )
 def test_wrong_target_is_one_sentence(
     target: str,
