@@ -46,6 +46,11 @@ class Directive:
     """A quote that is opened and not closed."""
 
     @property
+    def starts_part(self) -> bool:
+        """Whether the options below it are of the next part of a heterogeneous job."""
+        return any(each.text in ("hetjob", "packjob", ":") for each in self.tokens)
+
+    @property
     def is_read(self) -> bool:
         return self.ignored in ("", "blank", "dash", "no-option")
 

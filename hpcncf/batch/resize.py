@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from typing import Final, Literal
 
 from hpcncf.batch.directives import PREFIXES, Directive
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.options import Option
 from hpcncf.batch.request import memory_mib
 from hpcncf.batch.script import BatchScript
+from hpcncf.text import pluralize
 
 NUMBER: Final = re.compile(r"\d{1,9}")
 AMOUNT: Final = re.compile(r"(\d{1,12}(?:\.\d+)?)\s*([kKmMgGtT])(i?[bB])?")
+OWN_CORES: Final = re.compile(r"\bsrun\b[^;|&]*\s(?:-c\s?|--cpus-per-task[=\s])[1-9]")
+# Options of sbatch that fix a number of cores whatever --cpus-per-task says.
+DECISIVE: Final = ("exclusive", "cpus-per-gpu", "mincpus", "tres-per-task")
 ONE_HOST: Final = ("smp", "omp", "openmp", "shm", "sharedmem", "threaded", "single", "local")
 
 
@@ -25,6 +29,8 @@ class RequestedAmount:
 
     value: float
     evidence: str
+    is_least: bool = False
+    """Whether the job needs this or more, as after an end at a limit: a script may ask for more."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +65,18 @@ def resize(script: BatchScript, target: Target) -> Resized:
         done.left.append("no directives of Slurm, LSF, PBS or Grid Engine: nothing to change")
         return done
     lines = _Lines(script, done)
+    if part := next((each for each in script.directives if each.starts_part), None):
+        done.left.append(f"line {part.line}: parts of a heterogeneous job are changed by hand")
+        return done
     if not _is_of_this_script(script, target, done):
         return done
     if target.nodes is not None:
         _resize_nodes(lines, target.nodes)
     if target.cores is not None:
         _resize_cores(lines, target.cores, target.memory_mib)
-    if target.memory_mib is not None:
+    if target.memory_mib is not None and _is_news(lines, target.memory_mib, "memory"):
         _resize_memory(lines, target.memory_mib)
-    if target.limit_s is not None:
+    if target.limit_s is not None and _is_news(lines, target.limit_s, "time"):
         _resize_time(lines, target.limit_s)
     done.edits += lines.edits()
     return done
@@ -83,6 +92,17 @@ def _is_of_this_script(script: BatchScript, target: Target, done: Resized) -> bo
     done.left.append(
         f"the evidence is of a job with {had} cores, and the script asks for {asked}: it may be of "
         "another script, or of an earlier version of this one"
+    )
+    return False
+
+
+def _is_news(lines: _Lines, amount: RequestedAmount, what: Literal["memory", "time"]) -> bool:
+    """Return whether an amount that is the least needed is more than the script asks for."""
+    now = limit_of(lines.script) if what == "time" else _memory_now(lines)
+    if not amount.is_least or now is None or now < amount.value:
+        return True
+    lines.done.left.append(
+        f"{what}: the script asks for as much or more already; {amount.evidence}"
     )
     return False
 
@@ -193,8 +213,15 @@ def _slurm_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount
     if several_tasks and has_launcher and "cpus-per-task" not in request.options:
         lines.done.left.append("cores: each task has one core already")
         return False
-    if "exclusive" in request.options or "cpus-per-gpu" in request.options:
-        lines.done.left.append("cores: --exclusive or --cpus-per-gpu decides about them")
+    decisive = [each for each in DECISIVE if each in request.options]
+    if decisive:
+        lines.done.left.append(f"cores: --{decisive[0]} decides about them")
+        return False
+    if hidden := _hidden_srun(lines):
+        lines.done.left.append(
+            f"cores: line {hidden} has an srun with cores of its own that is not understood, and "
+            "would ask for more than the job has"
+        )
         return False
     if not _keeps_memory(lines, cores, memory):
         return False
@@ -218,6 +245,22 @@ def _slurm_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount
             )
             lines.replace(own.word.line, changed, reason)
     return True
+
+
+def _hidden_srun(lines: _Lines) -> int | None:
+    """Return the line of an srun with `-c` that would not follow the change; None without one."""
+    known = {
+        own.word.line
+        for start in lines.script.starts
+        for stage in start.stages
+        if stage.kind == "srun" and (own := stage.get("cpus-per-task"))
+    }
+    first = lines.script.first_command or 1
+    for number in range(first, len(lines.script.lines) + 1):
+        text = lines.text(number)
+        if number not in known and not text.lstrip().startswith("#") and OWN_CORES.search(text):
+            return number
+    return None
 
 
 def _one_task(lines: _Lines, cores: int, reason: str) -> bool:
@@ -296,16 +339,26 @@ def _pbs_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount |
     if (request.nodes or 1) > 1 or ranks != "1":
         lines.done.left.append("cores: several chunks or ranks: hpcncf run shows each rank's cores")
         return False
-    return _pbs_resource(lines, ("ncpus", "ppn"), str(cores), reason, "cores")
+    by_process = [name for name in ("pmem", "pvmem") if name in request.resources]
+    if by_process:
+        lines.done.left.append(f"cores: {by_process[0]} is memory by core, and would shrink too")
+        return False
+    if not _pbs_resource(lines, ("ncpus", "ppn"), str(cores), reason, "cores"):
+        return False
+    threads = request.resources.get("ompthreads", "")
+    if threads.isdecimal() and int(threads) > cores:
+        _pbs_resource(lines, ("ompthreads",), str(cores), reason, "cores")
+    return True
 
 
 def _pbs_resource(
     lines: _Lines, names: tuple[str, ...], value: str, reason: str, what: str
 ) -> bool:
     """Replace `name=value` in every `-l` option of the script."""
-    pattern = re.compile(rf"(?<![\w])({'|'.join(names)})=([\w:.]+?)(?=[:,\s+]|$)", re.IGNORECASE)
-    if what == "time":
-        pattern = re.compile(rf"(?<![\w])({'|'.join(names)})=([\d:.]+)(?=[,\s]|$)", re.IGNORECASE)
+    # `-l walltime=...` or, glued, `-lwalltime=...`; a value of time has colons of its own.
+    name = rf"(?:(?<!\w)|(?<=-l))({'|'.join(names)})="
+    value_and_end = r"([\d:.]+)(?=[,\s]|$)" if what == "time" else r"([\w:.]+?)(?=[:,\s+]|$)"
+    pattern = re.compile(name + value_and_end, re.IGNORECASE)
     for directive in lines.script.directives:
         if directive.ignored or not any(each.name == "l" for each in directive.options):
             continue
@@ -349,7 +402,13 @@ def _resize_threads(lines: _Lines, cores: int, before: int | None, reason: str) 
         number = assigned.value.number
         if not re.fullmatch(r"(?:OMP|MKL|OPENBLAS)_NUM_THREADS", assigned.name):
             continue
-        if number is None or assigned.value.origins or number <= cores:
+        if number is None or number <= cores:
+            continue
+        if assigned.value.origins:
+            lines.done.left.append(
+                f"threads: line {assigned.line} sets {assigned.name} to {number} by a variable, "
+                f"more than {pluralize(cores, 'core')}: change it by hand"
+            )
             continue
         if before is not None and number > before:
             continue  # it was wrong before: lint's matter
@@ -389,6 +448,21 @@ def _resize_memory(lines: _Lines, figure: RequestedAmount) -> None:
         lines.done.left.append(
             f"memory: LSF counts it per slot, per process or per job, as the site has it; {reason}"
         )
+
+
+def _memory_now(lines: _Lines) -> float | None:
+    """Return the memory on a node that the script asks for, in MiB; None if unknown."""
+    request = lines.script.request
+    if lines.script.scheduler == "slurm":
+        if each := request.value("mem-per-cpu"):
+            mib = memory_mib(each)
+            cores = (request.cores_per_task or 1) * request.task_count
+            return None if mib is None or (request.nodes or 1) > 1 else mib * cores
+        return memory_mib(request.value("mem") or "")
+    if lines.script.scheduler == "sge":
+        mib = memory_mib(request.resources.get("h_vmem", ""))
+        return None if mib is None else mib * _slots_after(lines)
+    return memory_mib(request.resources.get("mem", ""))
 
 
 def _slots_after(lines: _Lines) -> int:
@@ -460,8 +534,12 @@ def _resize_time(lines: _Lines, figure: RequestedAmount) -> None:
             lines.add(f"--time={value}" if scheduler == "slurm" else f"-W {value}", reason)
             return
         option = lines.value(name, "time")
-        if option is not None and "$" not in (option.value or "$"):
-            lines.set_value(option, value, reason)
+        if option is None:
+            return
+        if limit_of(lines.script) is None or "/" in (option.value or ""):  # 4:00/host of LSF
+            lines.done.left.append(f"time: {option.spelled} {option.value}: not understood")
+            return
+        lines.set_value(option, value, reason)
         return
     _pbs_resource(lines, ("walltime", "h_rt"), value, reason, "time")
 

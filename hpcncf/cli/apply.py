@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from hpcncf_analysis.advice.target import TargetEvidence
 
 EPILOG = """\
-EVIDENCE is a results folder or a run of `hpcncf run`, the id of a job of Slurm (asks sacct), or a
-file with what seff, sacct or a mail says of the job. Prints a unified diff, each change with its
+EVIDENCE is a results folder or a run of `hpcncf run`, the id of a job of Slurm (its records, if
+`hpcncf sbatch` submitted it from this folder; else sacct), or a file with what seff, sacct or a
+mail says of the job. Prints a unified diff, each change with its
 evidence above it; what is not known well enough is left and said on standard error.
 Exit code 0: changes, or none needed; 3: not enough evidence; 2: a wrong request.
 example: hpcncf apply results/run job.sh
@@ -88,8 +90,11 @@ def _read_script(path: Path) -> str:
 
 def _evidence(what: str, script: BatchScript) -> TargetEvidence:
     from hpcncf.batch.resize import limit_of
+    from hpcncf.cli import lookup
+    from hpcncf.cli.job_id import find_attempts
     from hpcncf.explain.read import read_text
     from hpcncf.slurm.job_figures import looks_like_job_id, read_job
+    from hpcncf_analysis.advice.target import from_attempts
 
     path = Path(what)
     if path.is_dir():
@@ -97,15 +102,16 @@ def _evidence(what: str, script: BatchScript) -> TargetEvidence:
     if path.is_file():
         return _from_jobs(read_text(_read_summary(path)), what)
     if looks_like_job_id(what):
+        # What hpcncf recorded of the job shows more than Slurm's means.
+        attempts = [each for each, _ in find_attempts(what, None) if each.rank_records()]
+        if attempts:
+            return from_attempts(attempts, limit_of(script))
         return _from_jobs(read_job(what), f"job {what}")
     if path.suffix or len(path.parts) > 1:
         raise UsageError(
             f"{what}: no such file or folder; expected a results folder or a run of `hpcncf run`, "
             "a job's id, or a file with a scheduler's summary"
         )
-    from hpcncf.cli import lookup
-    from hpcncf_analysis.advice.target import from_attempts
-
     paths, _, found = lookup.run(what, None)
     return from_attempts(paths.run(found.id).attempts()[-1:], limit_of(script))
 
@@ -177,9 +183,20 @@ def _write(path: Path, text: str) -> Path:
             partial = file.name
             file.write(text.encode())
         shutil.copystat(target, partial)
+        _keep_group(target, partial)
         Path(partial).replace(target)
     except OSError as error:
         with contextlib.suppress(OSError):
             Path(partial).unlink()
         raise HpcncfError(f"{path}: cannot be written: {error.strerror}") from None
     return backup
+
+
+def _keep_group(source: Path, copy: str) -> None:
+    """Give the copy the owner and the group of its source, as far as that is allowed."""
+    was = source.stat()
+    for owner in (was.st_uid, -1):
+        with contextlib.suppress(PermissionError):
+            os.chown(copy, owner, was.st_gid)
+            Path(copy).chmod(was.st_mode & 0o7777)  # chown clears set-group-id
+            return

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from make_results import command_plan, complete, leave, plan_of
+from make_results import claim, command_plan, complete, leave, plan_of
 
 from hpcncf.batch.edits import apply_edits
 from hpcncf.batch.resize import RequestedAmount, Target, format_limit, limit_of, resize
@@ -70,6 +70,10 @@ def test_all_lines_that_depend_on_cores_follow() -> None:
         ),
         ("#PBS -l nodes=1:ppn=16,walltime=9:00:00\n", ["#PBS -l nodes=1:ppn=2,walltime=9:00:00"]),
         (
+            "#PBS -l select=1:ncpus=16:mem=64gb:ompthreads=16\n",
+            ["#PBS -l select=1:ncpus=2:mem=64gb:ompthreads=2"],
+        ),
+        (
             "#$ -pe smp 16\n#$ -l h_vmem=2G\n",
             ["#$ -pe smp 2", "#$ -l h_vmem=16384M"],
         ),
@@ -103,6 +107,7 @@ def test_memory_in_each_scheduler(text: str, lines: list[str]) -> None:
         ("#SBATCH -c 4\n", ["#SBATCH --time=2-06:00:00"]),
         ("#BSUB -W 4:00\n", ["#BSUB -W 54:00"]),
         ("#PBS -l walltime=4:00:00\n", ["#PBS -l walltime=54:00:00"]),
+        ("#PBS -lwalltime=4:00:00\n", ["#PBS -lwalltime=54:00:00"]),
         ("#PBS -l nodes=1:ppn=4,walltime=4:00:00,mem=1gb\n",
          ["#PBS -l nodes=1:ppn=4,walltime=54:00:00,mem=1gb"]),
         ("#$ -l h_rt=4:00:00 -l h_vmem=1G\n", ["#$ -l h_rt=54:00:00 -l h_vmem=1G"]),
@@ -127,6 +132,38 @@ def test_time_in_each_scheduler(text: str, lines: list[str]) -> None:
         ('#!/bin/bash\n#BSUB -n 16 -R "rusage[mem=4GB]"\n', ONE_CORE, "per slot at some sites"),
         ("#!/bin/bash\n#PBS -l select=2:ncpus=16\n", ONE_CORE, "several chunks"),
         ("#!/bin/bash\n#$ -pe mpi 16\n", ONE_CORE, "slots of mpi may be ranks"),
+        (
+            "#!/bin/bash\n#SBATCH -c 16 --mem=8G\n#SBATCH hetjob\n#SBATCH -c 2 --mem=8G\n",
+            ONE_CORE,
+            "line 3: parts of a heterogeneous job",
+        ),
+        ("#!/bin/bash\n#SBATCH -c 16 --mem=9G --mincpus=16\n", ONE_CORE, "--mincpus decides"),
+        (
+            '#!/bin/bash\n#SBATCH -c 16 --mem=9G\nCMD="srun -c 16 python x.py"\n$CMD\n',
+            ONE_CORE,
+            "line 3 has an srun with cores of its own",
+        ),
+        ("#!/bin/bash\n#PBS -l nodes=1:ppn=16,pmem=4gb\n", ONE_CORE, "pmem is memory by core"),
+        (
+            "#!/bin/bash\n#BSUB -W 4:00/node1\n",
+            Target(limit_s=RequestedAmount(60, "")),
+            "-W 4:00/node1: not understood",
+        ),
+        (
+            "#!/bin/bash\n#SBATCH --mem=64G\n",
+            Target(memory_mib=RequestedAmount(6144, "killed at 4 GiB", is_least=True)),
+            "as much or more already; killed at 4 GiB",
+        ),
+        (
+            "#!/bin/bash\n#SBATCH -c 4 --mem-per-cpu=4G\n",
+            Target(memory_mib=RequestedAmount(6144, "killed", is_least=True)),
+            "memory: the script asks for as much or more already",
+        ),
+        (
+            "#!/bin/bash\n#SBATCH -t 2-0\n",
+            Target(limit_s=RequestedAmount(7200, "ended at its limit of 1 h", is_least=True)),
+            "time: the script asks for as much or more already; ended at its limit",
+        ),
         ("#!/bin/bash\n#SBATCH --mem=0\n", Target(memory_mib=RequestedAmount(9, "")), "no amount"),
         ("#!/bin/bash\n#BSUB -M 9GB\n", Target(memory_mib=RequestedAmount(9, "")), "LSF counts it"),
         ("#!/bin/bash\necho\n", ONE_CORE, "no directives"),
@@ -134,6 +171,16 @@ def test_time_in_each_scheduler(text: str, lines: list[str]) -> None:
 )
 def test_what_is_not_certain_is_left(text: str, target: Target, why: str) -> None:
     assert why in left(text, target)
+
+
+def test_threads_that_a_variable_sets_are_named() -> None:
+    text = "#!/bin/bash\n#SBATCH -c 16 --mem=9G\nN=16\nexport OMP_NUM_THREADS=$N\npython x.py\n"
+    resized = resize(read_batch_script(text), ONE_CORE)
+    assert [each.new for each in resized.edits] == [("#SBATCH -c 1 --mem=9G",)]
+    assert resized.left == [
+        "threads: line 4 sets OMP_NUM_THREADS to 16 by a variable, more than 1 core: change it by "
+        "hand"
+    ]
 
 
 def test_lsf_slots_may_shrink_if_their_memory_is_enough_either_way() -> None:
@@ -190,6 +237,25 @@ def test_run_gives_cores_and_memory_with_their_evidence(
     assert "patching" in applied.stdout
     assert main(["lint", str(script)]) in (0, 1)
     assert "--cpus-per-task=1 " in script.read_text()
+
+
+def test_job_that_was_observed_is_read_from_its_records(
+    tmp_path: Path,
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = command_plan(tmp_path / "results")
+    complete(paths)
+    (run,) = plan_of(paths).runs
+    job = claim(run).model_copy(update={"slurm_job_id": "4242"})
+    (paths.run(run.id).attempts()[-1].folder / "claim.json").write_text(job.model_dump_json())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert main(["apply", "4242", str(script)]) == 0
+    assert "hpcncf run: used 1 of 5 cores on average" in capsys.readouterr().out
+    assert main(["apply", "4243", str(script)]) == 2
+    assert "there is no sacct here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,10 @@ def from_explanations(explanations: Sequence[Explanation]) -> TargetEvidence:
     def figure(value: float | None, *codes: str) -> RequestedAmount | None:
         if value is None:
             return None
-        said = next((texts[code] for code in codes if code in texts), "as the scheduler says")
-        return RequestedAmount(value, f"{named}{said.removesuffix('.')}")
+        code = next((each for each in codes if each in texts), "")
+        said = texts.get(code, "as the scheduler says").removesuffix(".")
+        is_least = code in ("out_of_memory", "time_limit_reached")
+        return RequestedAmount(value, f"{named}{said}", is_least)
 
     target = Target(
         cores=figure(request.cores, "never_a_second_core"),
