@@ -65,6 +65,7 @@ def test_a_job_file_becomes_a_report(
     assert {row["attempt"] for row in runs.values()} == {"1"}, "submitted twice, run once"
     # Two ranks see the same instances and sum the same gradients: the same model but for rounding.
     assert float(runs["1"]["loss"]) == pytest.approx(float(runs["2"]["loss"]), rel=1e-3)
+    assert float(runs["1"]["mrr"]) == pytest.approx(float(runs["2"]["mrr"]), rel=0.02)
     assert len(rows(results / "tables/ranks.csv")) == 3
     assert len(rows(results / "tables/epochs.csv")) == 4
     page = (results / "report/report.html").read_text()

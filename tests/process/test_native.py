@@ -112,10 +112,6 @@ def reference(
     return total
 
 
-def adam(model: NeuMF) -> list[Any]:
-    return [torch.optim.Adam(model.parameters(), lr=0.001)]
-
-
 def furthest(ours: NeuMF, theirs: NeuMF) -> float:
     pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
     return max(
@@ -206,45 +202,6 @@ def test_a_byte_of_context_is_its_number(data: PreparedData, small: int, build: 
         lambda model: [torch.optim.SGD(model.parameters(), lr=0.0)],
     )
     assert float(native.loss) == pytest.approx(loss, rel=1e-13)
-
-
-def test_500_steps_in_doubles_are_those_of_torchs_adam(data: PreparedData) -> None:
-    """The only difference is the quadrature over idle steps: a row idles a few steps here."""
-    ours, theirs = fresh(data, Model(), True), fresh(data, Model(), True)
-    native = engine(data, ours, Model(), settings())
-    take(native, 500)
-    native.settle()
-    loss = reference(data, theirs, settings(), 500, adam)
-    assert furthest(ours, theirs) < 1e-4
-    assert float(native.loss) == pytest.approx(loss, rel=1e-6)
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_in_floats_adam_drifts_no_further_than_torchs(data: PreparedData, build: str) -> None:
-    ours, single, double = fresh(data, Model()), fresh(data, Model()), fresh(data, Model(), True)
-    native = engine(data, ours, Model(), settings(), build=build)
-    take(native, 200)
-    native.settle()
-    reference(data, single, settings(), 200, adam)
-    reference(data, double, settings(), 200, adam)
-    assert furthest(ours, double) < 2 * furthest(single, double)
-
-
-def test_lazy_adam_is_torchs_sparse_adam(data: PreparedData) -> None:
-    def split(model: NeuMF) -> list[Any]:
-        tables = [each for each in model.modules() if isinstance(each, torch.nn.Embedding)]
-        for table in tables:
-            table.sparse = True
-        rows = [table.weight for table in tables]
-        dense = [*model.MLP_layers.parameters(), *model.predict_layer.parameters()]
-        return [torch.optim.SparseAdam(rows, lr=0.001), torch.optim.Adam(dense, lr=0.001)]
-
-    ours, theirs = fresh(data, Model(), True), fresh(data, Model(), True)
-    native = engine(data, ours, Model(), settings(optimizer="lazy_adam"))
-    take(native, 100)
-    native.settle()
-    reference(data, theirs, settings(), 100, split)
-    assert furthest(ours, theirs) < 1e-10
 
 
 def test_any_number_of_threads_gives_the_same_bits_twice(data: PreparedData) -> None:

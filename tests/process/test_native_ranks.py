@@ -98,18 +98,6 @@ def values(of: Kernel) -> list[Any]:
     return [of.users[:, :40], of.items[:, :40], of.dense[0]]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "optimizer"), [(2, "adam"), (3, "lazy_adam"), (3, "sgd"), (4, "adam")]
-)
-def test_ranks_together_step_as_one_alone(data: PreparedData, ranks: int, optimizer: str) -> None:
-    one = kernel(data, optimizer, doubles=True)
-    many = [kernel(data, optimizer, doubles=True) for _ in range(ranks)]
-    loss = alone(one, 100)
-    assert together(many, 100) == pytest.approx(loss, rel=1e-12)
-    for mine, theirs in zip(values(many[0]), values(one), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-9)
-
-
 def test_every_rank_has_the_same_bits_whatever_its_threads(data: PreparedData) -> None:
     many = [kernel(data, threads=threads) for threads in (1, 2, 3)]
     together(many, 40)

@@ -1,4 +1,4 @@
-"""Ranks that train one model together compute what one rank computes alone."""
+"""Ranks that exchange rows compute what one rank computes alone (dense: test_reference.py)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from hpcncf.ncf.step_clock import StepClock
 BATCH, STEPS = 10, range(51, 151)
 CPU = torch.device("cpu")
 WAYS: dict[str, dict[str, Any]] = {
-    "dense": {},
     "rows": {"engine": "rowwise", "sync": "rows"},
     "rows, lazy": {"engine": "rowwise", "sync": "rows", "optimizer": "lazy_adam"},
     "rows, descent": {"engine": "rowwise", "sync": "rows", "optimizer": "sgd", "lr": 0.1},
 }
 if select_build(installed_builds(), cpu_flags()):
-    WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
+    WAYS |= {
+        way.replace("rows", "rows, native"): settings | {"engine": "native"}
+        for way, settings in WAYS.items()
+    }
 
 
 def _is_float(each: Any) -> bool:  # engine native's batches are positions
@@ -79,7 +81,7 @@ def messages(place: Place) -> list[list[list[int]]]:
 
 def tried(ways: Iterable[str], ranks: int) -> list[str]:
     """Adam's by any number of ranks, the other rules by three: that costs enough."""
-    others = ("lazy", "descent", "sparse")
+    others = ("lazy", "descent")
     return [way for way in ways if ranks == 3 or not way.endswith(others)]
 
 

@@ -147,16 +147,6 @@ def test_a_record_says_what_synchronising_took(records: list[dict[str, Any]], wa
         assert sync["exchanges"] == steps
 
 
-def test_two_ranks_compute_what_one_computes(
-    data: Path, records: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    one = trainer(planned(data, engine="rowwise"), tmp_path)
-    one.train()
-    for ours, theirs in zip(records[0]["rows"][0]["epochs"], one.record().epochs, strict=True):
-        assert ours["loss"] == pytest.approx(theirs.loss, rel=1e-5)
-        assert ours["mrr"] == pytest.approx(theirs.mrr, rel=0.02)
-
-
 def test_a_rank_that_waits_for_the_others_checkpoint_is_not_training(
     records: list[dict[str, Any]],
 ) -> None:

@@ -232,6 +232,8 @@ STOPPED: list[Any] = [
     ({"model": DROPOUT, "compile": "torchscript"}, [11, 30]),
     ({"model": DROPOUT, "precision": "bfloat16"}, [11, 30]),
     ({"precision": "float16"}, [4, 30]),
+    ({"adam": "fused"}, [4, 30]),
+    ({"optimizer": "lazy_adam", "sparse": True}, [4, 30]),
     # In the steps taken one by one, in mid-epoch, at an epoch's end.
     (ROWWISE, [4, 20, 30, 9]),
     (ROWWISE | {"model": DROPOUT}, [4, 30]),

@@ -284,9 +284,6 @@ def test_the_next_attempt_resumes_and_lists_every_epoch(job: Path) -> None:
     assert resumed.resumed_epoch == 1
     assert [epoch.epoch for epoch in resumed.epochs] == [0, 1]
     assert not (folder / "checkpoint.pt").exists()
-    assert main([str(job), "--again"]) == 0
-    whole = rank_of(run, attempt=2).training
-    assert whole.model_sha256 == resumed.model_sha256
 
 
 @pytest.mark.parametrize("engine", ["reference", "rowwise", "native"])

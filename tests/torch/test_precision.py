@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -91,20 +90,6 @@ def test_a_row_that_no_batch_has_any_more_moves_by_adam_and_by_decay_only(
     model(torch.tensor([3]), torch.tensor([5]), torch.ones(1, 2)).sum().backward()
     optimizer.step()
     assert torch.equal(user_row(model, 0), before) != moves
-
-
-@pytest.mark.parametrize(
-    "settings", [{"optimizer": "lazy_adam", "sparse": True}, {"adam": "fused"}]
-)
-def test_a_state_goes_on_to_the_same_bits(settings: dict[str, Any]) -> None:
-    model, optimizer = stepped(**settings)
-    again, fresh = stepped(0, **settings)
-    again.load_state_dict(model.state_dict())
-    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    step(model, optimizer)
-    step(again, fresh)
-    for name, values in model.state_dict().items():
-        assert torch.equal(again.state_dict()[name], values)
 
 
 def test_sparse_gradients_are_the_same_mathematics() -> None:
