@@ -362,6 +362,7 @@ _DIALECTS: Final = tuple(
             r"CPU (?:average|peak) efficiency|Resource usage summary:\s*$|CPU time used is|\bLSF\b"
             r"|Turnaround time|TERM_[A-Z]+LIMIT|executed on host",
         ),
+        ("DCGM", r"SM Utili[sz]ation \(%\)"),
         ("Grid Engine", r"ru_wallclock|ru_utime|qname|Max vmem"),
         (
             "HTCondor",
@@ -411,6 +412,8 @@ def finish(draft: Draft) -> JobFields:
     job.memory_counted = str(seen.get("memory_counted", ""))
     job.attempts = int(seen["attempts"]) if "attempts" in seen else None
     job.nodes = job.nodes or None
+    if job.gpus is None and "gpus_per_node" in seen:
+        job.gpus = int(seen["gpus_per_node"]) * (job.nodes or 1) or None
     job.cores = _cores(draft, job)
     if "cores_busy" in seen and job.cores and job.printed_efficiency is None:
         job.printed_efficiency = float(seen["cores_busy"]) / job.cores
@@ -667,8 +670,10 @@ def _jobstats(draft: Draft, text: str) -> None:
 def _lsf(draft: Draft, text: str) -> None:
     seen = draft.values
     ran_on = text.partition("executed on host(s)")[2].partition("Your job looked like")[0]
-    if slots := sum(map(int, re.findall(r"<(\d{1,6})\*[\w.-]+>", ran_on))):
+    hosts = re.findall(r"<(\d{1,6})\*([\w.-]+)>", ran_on)
+    if slots := sum(int(each) for each, _ in hosts):
         draft.see("cores", float(slots), 2)
+        draft.see("nodes", float(len({host for _, host in hosts})), 0)
     watched = seen.get("cpu_peak_s")
     if watched == 0:
         for name in ("printed_efficiency", "peak_efficiency"):
@@ -712,6 +717,12 @@ def _grid_engine(draft: Draft, _: str) -> None:
         draft.notes.append(VIRTUAL)
 
 
+def _dcgm(draft: Draft, _: str) -> None:
+    """Drop the memory of `dcgmi stats`: it is the GPU's."""
+    for name in ("printed_memory_efficiency", "memory_mib", "mean_memory_mib"):
+        draft.values.pop(name, None)
+
+
 # JobStatus of a ClassAd (HTCondor's manual, "Job ClassAd Attributes").
 _CONDOR_STATES: Final[Mapping[int, str]] = {
     1: "IDLE",
@@ -747,6 +758,7 @@ _HABITS: Final[Mapping[str, Callable[[Draft, str], None]]] = {
     "LSF": _lsf,
     "PBS": _pbs,
     "Grid Engine": _grid_engine,
+    "DCGM": _dcgm,
     "HTCondor": _condor,
     "OAR": _oar,
 }

@@ -233,7 +233,7 @@ _USED: Final = (
         "memory!2",
         "memory, mem, ram, cpu memory, cpu mem, memory size",
     ),
-    ("gpu_efficiency", "", "", "gpu, gpus, gpu sm, gpu compute"),
+    ("gpu_efficiency", "", "", "gpu, gpus, gpu sm, gpu compute, sm"),
     ("gpu_memory_efficiency", "gpu_memory_mib", "memory", "gpu memory, gpu mem, vram"),
     (
         "printed_time_efficiency",
@@ -342,6 +342,7 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     ),
     ("cores_per_node", "count", "cores per node, cpus per node, processors per node"),
     ("cpus_per_task", "count", "cpus per task, cpus task, cores per task"),
+    ("gpus_per_node", "count", "gpus per node"),
     ("cores_per_gpu", "count", "cores per gpu, cpus per gpu"),
     # Time.
     ("elapsed_s", "used of time", "walltime"),
@@ -428,9 +429,10 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     ("printed_memory_efficiency", "share", "mem, memory, ram, max memory"),
     # GPUs.
     ("gpus", "count", "gpus, ngpus, num gpus, gpu count, number of gpus, avg requested gpus"),
-    ("gpus", "count", "resource list ngpus, ngpus used"),
+    ("gpus", "count", "resource list ngpus, ngpus used, no of gpus"),
     ("gpus_unused", "count", "gpus unused, unused gpus, idle gpus"),
     ("gpu_efficiency", "share", "gpu, gpu load"),
+    ("gpu_efficiency", "share:%!2", "average sm utilization"),
     ("gpu_memory_efficiency", "share:%", "gpu memory, gpu mem, gpumem"),
     ("gpu_memory_mib", "memory", "gpu mem used max"),
     # Values with a grammar of their own.

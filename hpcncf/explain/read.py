@@ -103,12 +103,12 @@ _ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)|[\u200b\ufeff]"
 )
 _HTML: Final = re.compile(
-    r"</(?:t[dr]|p|div|html|li|pre|font|span|b|table|code|strong)>|<br ?/?>", re.IGNORECASE
+    r"</(?:t[dr]|d[td]|p|div|html|li|pre|font|span|b|table|code|strong)>|<br ?/?>", re.IGNORECASE
 )
-_CELL_END: Final = re.compile(r"</t[dh]>\s*<t[dh][^<>]{0,200}>", re.IGNORECASE)
-_LINE_END: Final = re.compile(r"<br ?/?>|</(?:tr|p|div|li|h\d|pre|table)>", re.IGNORECASE)
+_CELL_END: Final = re.compile(r"</(?:t[dh]|dt)>\s*<(?:t[dh]|dd)(?:\s[^<>]{0,200})?>", re.IGNORECASE)
+_LINE_END: Final = re.compile(r"<br ?/?>|</(?:tr|dd|p|div|li|h\d|pre|table)>", re.IGNORECASE)
 _TAG: Final = re.compile(
-    r"</?(?:html|head|body|table|tbody|thead|tr|t[dh]|p|br|div|span|b|i|u|em|strong|pre|code|font|a|ul"
+    r"</?(?:html|head|body|table|tbody|thead|tr|t[dh]|d[ltd]|p|br|div|span|b|i|u|em|strong|pre|code|font|a|ul"
     r"|ol|li|h\d|style|hr|img|center|small|tt)(?:\s[^<>]{0,500})?/?>",
     re.IGNORECASE,
 )
@@ -247,6 +247,25 @@ _STEMS: Final = (
         "parallel",
         "start",
         "date",
+        "util",
+        "stat",
+        "état",
+        "rank",
+        "sys",
+        "h_rt",
+        "s_rt",
+        "vm",
+        "gres",
+        "gcd",
+        "sm us",
+        "coeur",
+        "cœur",
+        "temp",
+        "nod",
+        "nós",
+        "dura",
+        "límite",
+        "メモリ",
         "cleo",
         "ejecuci",
         "memoria",
@@ -280,21 +299,27 @@ _ID: Final = re.compile(
 )
 
 
+def _may_tell(line: str) -> bool:
+    """Return whether a line may have a label: most lines of a log have none of the stems."""
+    lowered = line.lower()
+    return len(line) > 3 and (
+        lowered.lstrip()[:1] == "<" or any(stem in lowered for stem in _STEMS)
+    )
+
+
 def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
     table, beginnings = labels_by_letters(), _beginnings()
     before = ""
-    read = 0
+    telling = {number for number, line in enumerate(lines) if _may_tell(line)}
+    if len(telling) > MOST_LABELLED:  # a log: what the scheduler wrote is at its end
+        telling = set(sorted(telling)[-MOST_LABELLED:])
     for number, line in enumerate(lines):
         if number in drafts.nameless:
             drafts.line = number
             see_nameless(drafts.nameless[number], drafts)
-        lowered = line.lower()
-        if len(line) < 4 or line == before or not any(stem in lowered for stem in _STEMS):
+        if number not in telling or line == before:
             before = line
             continue
-        read += 1
-        if read > MOST_LABELLED:
-            break
         drafts.line = number
         if heading := _SECTION.match(line):  # `Resources requested:`, then `walltime=04:00:00`
             drafts.of_request = bool(_ASKED.search(heading[0]))

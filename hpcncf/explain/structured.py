@@ -14,7 +14,14 @@ from functools import cache
 from typing import Any, Final
 
 from hpcncf.explain.drafts import Draft, Drafts
-from hpcncf.explain.fields import COLUMNS, Label, labels_by_letters, letters, state_word
+from hpcncf.explain.fields import (
+    COLUMNS,
+    PBS_LETTERS,
+    Label,
+    labels_by_letters,
+    letters,
+    state_word,
+)
 from hpcncf.explain.units import (
     duration,
     match_count,
@@ -215,6 +222,8 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
             heads = [line[start:end].strip() for start, end in spans]
         else:
             heads = _wide_heads(line, heads)
+    if {"NDS", "TSK"} <= set(heads):
+        return _of_qstat(heads, lines, number)
     if len(heads) < 2 or sum(bool(re.search(r"\d{2}|^\d", head)) for head in heads) > 1:
         return None
     columns = [column(head) for head in heads]
@@ -242,6 +251,28 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
             table.spans = [found.span() for found in re.finditer(head, line)]
         table.wide = len(re.split(r"\s{2,}", line.strip())) == len(heads)
     return table
+
+
+# `qstat -a` has a second line of heads above, so that "Time" is the limit, then the run time.
+_QSTAT: Final[Mapping[str, Label]] = {
+    "Job ID": Label("id", "id"),
+    "NDS": Label("nodes", "count"),
+    "TSK": Label("cores", "count"),
+    "Memory": Label("memory_asked_mib", "memory", "B"),
+    "S": Label("state", "pbs state"),
+}
+
+
+def _of_qstat(heads: list[str], lines: Sequence[str], number: int) -> TextTable | None:
+    columns = [[_QSTAT[head]] if head in _QSTAT else [] for head in heads]
+    times = [at for at, head in enumerate(heads) if head == "Time"]
+    below = lines[number + 1] if number + 1 < len(lines) else ""
+    spans = [found.span() for found in re.finditer(r"-+", below)]
+    if len(times) != 2 or len(spans) != len(heads):
+        return None
+    columns[times[0]] = [Label("limit_s", "duration", "h")]
+    columns[times[1]] = [Label("elapsed_s", "duration", "h")]
+    return TextTable(heads, columns, " ", spans, dashed=True)
 
 
 def _wide_heads(line: str, heads: list[str]) -> list[str]:
@@ -502,6 +533,8 @@ def read_cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
                 value = found_count[0] if found_count else None
         elif row.kind == "state":
             value = state_word(cell) or None
+        elif row.kind == "pbs state":
+            value = PBS_LETTERS.get(cell)
         elif row.kind == "exit":
             found = re.match(r"(-?\d{1,5})(?::(\d{1,3}))?", cell)
             value = (int(found[1]), int(found[2] or 0)) if found else None

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hpcncf import cli
 from hpcncf.explain.conclude import NextRequest, common_step, conclude
 from hpcncf.explain.dialects import _inferred
-from hpcncf.explain.fields import JobFields
+from hpcncf.explain.fields import LABELS, JobFields
 from hpcncf.explain.groups import group_jobs
 from hpcncf.explain.moments import elapsed_between
-from hpcncf.explain.read import read_text, read_with_problems
+from hpcncf.explain.read import _may_tell, read_text, read_with_problems
 from hpcncf.explain.units import duration, mebibytes, plain_numbers
 
 DATA = Path(__file__).parents[1] / "data/explain"
@@ -728,6 +728,17 @@ def test_json_of_other_schedulers_is_read_as_their_text(value: object, job_id: s
 def test_json_of_another_form_breaks_nothing(text: str) -> None:
     for job in read_text(text):
         json.dumps(conclude(job).plain(), allow_nan=False)
+
+
+def test_each_label_is_in_a_line_that_is_read() -> None:
+    forms = [words.replace("h rt", "h_rt").replace("s rt", "s_rt") for words in LABELS]
+    assert [form for form in forms if not _may_tell(f"{form}: 1")] == []
+
+
+def test_summary_behind_a_long_log_is_read() -> None:
+    log = "".join(f"step {step} time 0.{step} s\n" for step in range(20_000))
+    (job,) = read_text(log + TEXTS["seff"])
+    assert (job.id, job.cores) == ("3431290", 5)
 
 
 LINES = sorted({line for text in TEXTS.values() for line in text.splitlines()})
