@@ -375,12 +375,14 @@ FREQUENT: Final[tuple[tuple[str, str, str], ...]] = (
         "once in many steps.",
     ),
     (
-        r"sklearn|torchmetrics|torcheval|_score\b|auc\b|describe\(|corrcoef|confusion",
+        r"sklearn|torchmetrics|torcheval|_score\(|auc\(|describe\(|corrcoef\(|confusion_matrix\(",
         "a metric",
         "Compute it once an epoch, or keep running sums.",
     ),
     (
-        r"logging|\blog\w*\(|tensorboard|add_(scalar|histogram)|wandb|mlflow|matplotlib|"
+        # Not log(), log_prob() or logsumexp(): those are arithmetic.
+        r"\blogg(er|ing)\b|\blog\.(debug|info|warning)\(|(?<!\w)log_(metric|scalar|loss|grad|stat|"
+        r"step|epoch|progress)\w*\(|tensorboard|add_(scalar|histogram)|wandb|mlflow|matplotlib|"
         r"savefig|\bprint\(",
         "logging",
         "Log once in many steps.",
