@@ -140,7 +140,8 @@ def _show(
     from hpcncf.attach.as_records import records
     from hpcncf.attach.sampled import profiles
     from hpcncf.cli import attach_page
-    from hpcncf.cli.run_summary import BLOCKS, PLAIN, conclusion
+    from hpcncf.cli.run_summary import BLOCKS, PLAIN
+    from hpcncf_analysis.diagnosis.summary import conclude_cores
 
     ranks, nodes = records(
         raws,
@@ -158,7 +159,7 @@ def _show(
         plain: dict[str, Any] = {
             "watched": what,
             "seconds": max(raw["elapsed_s"] for raw in raws),
-            "conclusion": conclusion(ranks[0], nodes[0]),
+            "conclusion": conclude_cores(ranks[0], nodes[0]),
             "notes": [each for raw in raws for each in raw["notes"]],
             "not_seen": unseen,
             "rank": ranks[0].model_dump(mode="json"),

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hpcncf.cli.run_summary import WIDTH, Marks, conclusion, cpu_lines, facts_of, program_lines
+from hpcncf.cli.run_summary import WIDTH, Marks, cpu_lines, facts_of, program_lines
 from hpcncf.errors import printable
 from hpcncf.records.schema import NodeRecord, RankRecord
 from hpcncf.text import format_duration, pluralize
+from hpcncf_analysis.diagnosis.summary import conclude_cores, judge_program, share_cores
 
 MOST_PROCESSES: Final = 8
 MOST_THREADS: Final = 6
@@ -40,7 +41,7 @@ def lines(
             text += ["", f"node {raw['node']}"]
         text += [*_facts(raw, rank, node), "", *process_lines(raw)]
         if len(raws) == 1 and not rank.program:
-            text += ["", *cpu_lines(node, marks)]
+            text += ["", *cpu_lines(share_cores(node), marks)]
     text += ["", *_conclusions(ranks, nodes)]
     warned = dict.fromkeys(each for rank in ranks for each in rank.warnings)
     noted = [
@@ -137,14 +138,14 @@ def _files(files: Sequence[Raw], elapsed_s: float) -> list[str]:
 
 
 def _conclusions(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> list[str]:
-    if inside := program_lines(ranks, nodes):
+    if inside := program_lines(judge_program(ranks, nodes)):
         return inside
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.program_text import cause_lines
 
     found: dict[str, list[str]] = {}
     for rank, node in zip(ranks, nodes, strict=True):
-        found.setdefault(conclusion(rank, node), []).append(rank.node)
+        found.setdefault(conclude_cores(rank, node), []).append(rank.node)
     text: list[str] = []
     for sentence, where in found.items():
         named = f"{', '.join(where)}: " if len(found) > 1 else ""

@@ -70,7 +70,8 @@ def describe_unknown(job: str, results: Path | None) -> str:
 def show(found: FoundAttempts, as_json: bool) -> int:
     """Print the summary of each attempt; returns exit code 3 if none left a record, else 0."""
     from hpcncf.cli.output import format_path
-    from hpcncf.cli.run_summary import BLOCKS, PLAIN, conclusion, lines
+    from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
+    from hpcncf_analysis.diagnosis.summary import summarize
 
     marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN
     shown = 0
@@ -85,12 +86,13 @@ def show(found: FoundAttempts, as_json: bool) -> int:
                 print(f"job {claim.slurm_job_id}: {state} (since {claim.claimed_at})")
             continue
         shown += 1
+        summary = summarize(ranks, nodes)
         plain.append(
             {
                 "job": claim.slurm_job_id,
                 "folder": str(attempt.folder),
                 "state": ranks[0].outcome,
-                "conclusion": conclusion(ranks[0], nodes[0]),
+                **summary.plain(),
                 "ranks": [each.model_dump(mode="json") for each in ranks],
             }
         )
@@ -98,7 +100,7 @@ def show(found: FoundAttempts, as_json: bool) -> int:
             where = format_path(attempt.folder)
             print(
                 f"job {claim.slurm_job_id}",
-                *lines(ranks[0], nodes[0], where, marks, ranks, nodes),
+                *lines(summary, where, marks),
                 "",
                 sep="\n",
             )

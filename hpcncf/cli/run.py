@@ -12,8 +12,8 @@ from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
     from hpcncf.job.spec import Remedies
-    from hpcncf.records.schema import NodeRecord, RankRecord
     from hpcncf.worker.record_command import RecordedCommand
+    from hpcncf_analysis.diagnosis.summary import Summary
 
 
 EPILOG = """\
@@ -86,11 +86,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
     try:  # the command ended as it did, whatever becomes of the summary
-        is_first = recorded.plain_rank["rank"] == 0
-        if json_file and is_first:
-            write_json(json_file, recorded)
-        if not args.quiet and is_first:
-            show(recorded)
+        if recorded.plain_rank["rank"] == 0 and (json_file or not args.quiet):
+            summary = summarize(recorded)
+            if json_file:
+                write_json(json_file, summary, recorded)
+            if not args.quiet:
+                show(summary, recorded.folder)
         if recorded.problem:
             print(f"hpcncf: {recorded.problem}", file=sys.stderr)
         sys.stderr.flush()
@@ -106,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 def load_for_programs() -> None:
     """Import what the summary of a training program needs, which takes some tenths of a second."""
-    from hpcncf.cli.run_summary import import_diagnosis
     from hpcncf.job import plan
     from hpcncf.records import schema
+    from hpcncf_analysis.diagnosis.summary import import_diagnosis
 
     import_diagnosis()
     for kind in (plan.Run, schema.RankRecord, schema.NodeRecord):
@@ -139,54 +140,47 @@ def _elsewhere(words: list[str]) -> Path:
     return folder
 
 
-def show(recorded: RecordedCommand) -> None:
-    from hpcncf.cli.output import format_path
-    from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
+def summarize(recorded: RecordedCommand) -> Summary:
+    """Build the summary from the records of all ranks; a lone rank's that the probe left alone
+    are views, which load no schema."""
+    from hpcncf_analysis.diagnosis import summary
 
-    rank, node, ranks, nodes = _records(recorded)
-    encoding = (sys.stderr.encoding or "").lower()
-    marks = BLOCKS if encoding.startswith("utf") else PLAIN
-    text = lines(
-        rank,
-        node,
-        format_path(recorded.folder),
-        marks,
-        ranks or None,
-        nodes or None,
-    )
-    print("", *text, sep="\n", file=sys.stderr)
-
-
-def _records(
-    recorded: RecordedCommand,
-) -> tuple[RankRecord, NodeRecord, list[RankRecord], list[NodeRecord]]:
-    """Return this rank's and node's records, and those of all; where one says all, its views.
-
-    The views load no schema.
-    """
     rank, node = recorded.plain_rank, recorded.plain_node
     if rank["world_size"] == 1 and not rank["program"]:
         from hpcncf.records.plain import as_attributes
 
-        return as_attributes(rank, "cores", "cpu", "memory", "io"), as_attributes(node), [], []
+        view = as_attributes(rank, "cores", "cpu", "memory", "io")
+        return summary.summarize([view], [as_attributes(node)])
     from hpcncf.worker.record_command import others
 
-    return recorded.rank, recorded.node, *others(recorded)
+    ranks, nodes = others(recorded)
+    return summary.summarize(
+        [recorded.rank, *(each for each in ranks if each.rank != recorded.rank.rank)],
+        [recorded.node, *(each for each in nodes if each.node_index != recorded.node.node_index)],
+    )
 
 
-def write_json(path: Path, recorded: RecordedCommand) -> None:
-    """Write the records of the rank and the node to one JSON file.
+def show(summary: Summary, folder: Path) -> None:
+    from hpcncf.cli.output import format_path
+    from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
+
+    encoding = (sys.stderr.encoding or "").lower()
+    marks = BLOCKS if encoding.startswith("utf") else PLAIN
+    print("", *lines(summary, format_path(folder), marks), sep="\n", file=sys.stderr)
+
+
+def write_json(path: Path, summary: Summary, recorded: RecordedCommand) -> None:
+    """Write the summary, and the records of the rank and the node, to one JSON file.
 
     A failure is only reported: it cannot change how the command ended.
     """
     import json
 
-    from hpcncf.cli.run_summary import conclusion
     from hpcncf.files import write_text
 
     plain = {
         "folder": str(recorded.folder),
-        "conclusion": conclusion(*_records(recorded)[:2]),
+        **summary.plain(),
         "rank": recorded.plain_rank,
         "node": recorded.plain_node,
     }

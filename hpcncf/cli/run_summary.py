@@ -1,31 +1,28 @@
-"""The summary that `hpcncf run` prints at the end."""
+"""The text of a summary, which `hpcncf run` prints at the end."""
 
 from __future__ import annotations
 
-import math
-import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from hpcncf.collect.node_means import IDLE_MIB_S, TRAFFIC, mean, traffic
-from hpcncf.records.plain import TOO_SHORT_S
 from hpcncf.text import format_duration
 
 if TYPE_CHECKING:
     from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
+    from hpcncf_analysis.diagnosis.summary import (
+        CoreShares,
+        RequestedRemedy,
+        SeenProgram,
+        Summary,
+    )
 
 WIDTH: Final = 80
 BAR: Final = 20
 MOST_CPUS: Final = 16
 MOST_BY_CORE: Final = 10
-
-FULL_SHARE: Final = 0.85
-IDLE_CORES: Final = 0.3
-# With so much taken by others, what a command used does not show what it needs.
-DISTURBED_CORES: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,87 +38,48 @@ PLAIN = Marks("#", "+", ".")
 BLOCKS = Marks("█", "▒", "·")
 
 
-def lines(
-    rank: RankRecord,
-    node: NodeRecord,
-    folder: str,
-    marks: Marks = PLAIN,
-    ranks: Sequence[RankRecord] | None = None,
-    nodes: Sequence[NodeRecord] | None = None,
-) -> list[str]:
-    """Lines of the whole summary, at most 80 columns wide except for paths.
-
-    `ranks`, `nodes`: all of a program that was started several times; else there is this one.
-    """
-    command = shlex.join(rank.run["workload"]["command"])
-    named = rank.run.get("varied", {}).get("run.command") or command
-    program = program_lines(ranks or [rank], nodes or [node])
-    facts = facts_of(rank, node)
+def lines(summary: Summary, folder: str, marks: Marks = PLAIN) -> list[str]:
+    """Lines of the whole summary, at most 80 columns wide except for paths."""
+    rank, program = summary.rank, program_lines(summary.program)
+    facts = facts_of(rank, summary.node)
     if program:
         facts = {label: facts[label] for label in ("exit", "cores", "CPU", "memory")}
-        facts["by core"] = _by_core(node)
-    if moved := _traffic(nodes or [node]):
+        facts["by core"] = _by_core(summary.cores)
+    if moved := _traffic(summary.nodes):
         facts["traffic"] = moved
     return [
-        textwrap.shorten(f"hpcncf run: {named}", WIDTH, placeholder=" ..."),
+        textwrap.shorten(f"hpcncf run: {summary.name}", WIDTH, placeholder=" ..."),
         *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
         *(f"  {label:<10} {fact}" for label, fact in facts.items()),
-        *remedy_lines(rank),
-        *([] if program else ["", *cpu_lines(node, marks)]),
+        *remedy_lines(summary.remedies),
+        *([] if program else ["", *cpu_lines(summary.cores, marks)]),
         "",
-        *(program or _wrapped(conclusion(rank, node), "")),
+        *(program or _wrapped(summary.conclusion, "")),
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
 
 
-def remedy_lines(rank: RankRecord) -> list[str]:
-    """Lines that tell for each requested remedy whether and where it was applied.
-
-    Only the processes of this rank count. Without requested remedies there are none.
-    """
-    if not any((rank.run.get("remedies") or {}).values()):
-        return []
-    from hpcncf.job.spec import Remedies
-
-    asked = str(Remedies.model_validate(rank.run["remedies"]))
-    seen = [each for program in rank.program if not program.is_worker for each in program.remedies]
-    found: dict[tuple[str, bool], dict[str, int]] = {}
-    for each in seen:
-        counts = found.setdefault((each.remedy, each.applied), {})
-        counts[each.to] = counts.get(each.to, 0) + each.count
-    if not seen:
-        found = {
-            (each, False): {"the probe saw no program that uses torch": 1}
-            for each in asked.split(",")
-        }
+def remedy_lines(remedies: Sequence[RequestedRemedy]) -> list[str]:
+    """Lines that tell for each requested remedy whether and where it was applied."""
     text: list[str] = []
-    for (remedy, applied), counts in sorted(found.items(), key=lambda each: not each[0][1]):
-        to = "; ".join(f"{to} ({count} times)" if count > 1 else to for to, count in counts.items())
+    for each in remedies:
+        to = "; ".join(
+            f"{to} ({count} times)" if count > 1 else to for to, count in each.places.items()
+        )
         label = "  with       " if not text else "             "
-        line = f"{remedy}: {'applied' if applied else 'NOT applied'}: {to}"
+        line = f"{each.name}: {'applied' if each.is_applied else 'NOT applied'}: {to}"
         text += textwrap.wrap(line, WIDTH, initial_indent=label, subsequent_indent=" " * 15)
     return text
 
 
-def import_diagnosis() -> None:
-    """Import what `program_lines` needs."""
-    for name in ("diagnose", "from_records", "program_text"):
-        import_module(f"hpcncf_analysis.diagnosis.{name}")
-
-
-def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> list[str]:
-    """Lines that tell where the time of a training program goes, and why.
-
-    They come from the probe, and there are none if it saw no program.
-    """
-    if all(each.is_worker for rank in ranks for each in rank.program):
+def program_lines(program: SeenProgram | None) -> list[str]:
+    """Lines that tell where the time of a training program goes, and why; none without one."""
+    if program is None:
         return []
-    from hpcncf_analysis.diagnosis import diagnose, program_text
-    from hpcncf_analysis.diagnosis.from_records import evidence
+    from hpcncf_analysis.diagnosis import program_text
 
-    seen = evidence(ranks, nodes)
-    return program_text.lines(seen, diagnose.diagnose_evidence(seen))
+    return program_text.lines(program.evidence, program.diagnosis)
 
 
 def facts_of(rank: RankRecord, node: NodeRecord) -> dict[str, str]:
@@ -208,109 +166,42 @@ def _gpu(node: NodeRecord) -> str:
     return f"{len(node.gpus)}, {share}, {peak:,.0f} MiB at the peak"
 
 
-def _shares(node: NodeRecord) -> dict[int, tuple[float, float]]:
-    """Map each CPU to two shares of the time: used by this command, and used by anybody."""
-    if not sum(node.length_s):
-        return {}
-    return {
-        cpu: (_mean(ours, node.length_s), _mean(busy, node.length_s))
-        for cpu, ours, busy in zip(node.cpus, node.ours, node.busy, strict=True)
-    }
-
-
-def _by_core(node: NodeRecord) -> str:
+def _by_core(cores: Sequence[CoreShares]) -> str:
     """List this command's share of each CPU, the busiest first: `98%, 2%, 0%, 0%`.
 
     At most MOST_BY_CORE shares are listed.
     """
-    ours = sorted((share for share, _ in _shares(node).values()), reverse=True)
+    ours = sorted((each.ours for each in cores), reverse=True)
     if not ours:
         return "not measured"
     more = f", and {len(ours) - MOST_BY_CORE} more" if len(ours) > MOST_BY_CORE else ""
     return ", ".join(f"{share:.0%}" for share in ours[:MOST_BY_CORE]) + more
 
 
-def cpu_lines(node: NodeRecord, marks: Marks) -> list[str]:
+def cpu_lines(cores: Sequence[CoreShares], marks: Marks) -> list[str]:
     """Draw a bar for each CPU: used by this command, used by others, idle.
 
     Of many CPUs the busiest are drawn.
     """
-    shares = _shares(node)
-    if not shares:
+    if not cores:
         return ["  no CPU was sampled"]
-    shown = sorted(sorted(shares, key=lambda cpu: -shares[cpu][1])[:MOST_CPUS])
-    found = [_cpu_line(cpu, *shares[cpu], marks) for cpu in shown]
-    hidden = [shares[cpu][1] for cpu in shares if cpu not in shown]
+    by_load = sorted(cores, key=lambda each: -each.busy)
+    shown, hidden = by_load[:MOST_CPUS], by_load[MOST_CPUS:]
+    found = [_cpu_line(each, marks) for each in sorted(shown, key=lambda each: each.cpu)]
     if hidden:
-        found.append(f"  and {len(hidden)} more, {sum(hidden) / len(hidden):.0%} busy on average")
+        busy = sum(each.busy for each in hidden) / len(hidden)
+        found.append(f"  and {len(hidden)} more, {busy:.0%} busy on average")
     legend = f"{marks.ours} this command (estimated), {marks.others} others, {marks.idle} idle"
     return [*found, f"             {legend}"]
 
 
-def _mean(shares: list[float], lengths: list[float]) -> float:
-    pairs = zip(shares, lengths, strict=True)
-    return sum(share * length for share, length in pairs) / sum(lengths)
-
-
-def _cpu_line(cpu: int, ours: float, busy: float, marks: Marks) -> str:
+def _cpu_line(shares: CoreShares, marks: Marks) -> str:
+    ours, busy = shares.ours, shares.busy
     filled = round(BAR * min(1.0, busy))
     mine = min(filled, round(BAR * ours))
     bar = marks.ours * mine + marks.others * (filled - mine) + marks.idle * (BAR - filled)
     others = max(0.0, busy - ours)
-    return f"  CPU {cpu:<4}   {bar}  {busy:4.0%} busy: {ours:.0%} ours, {others:.0%} others"
-
-
-def conclusion(rank: RankRecord, node: NodeRecord) -> str:
-    """Conclude in one or two sentences how many cores the next request should have."""
-    cores, used = rank.cores, rank.cores.used
-    if used is None or rank.elapsed_s < TOO_SHORT_S:
-        return "Too short to say how it uses its cores."
-    others = _mean(node.others_cores, node.length_s) if sum(node.length_s) else 0.0
-    if others >= DISTURBED_CORES:
-        return _disturbed(rank, others)
-    if cores.usable < cores.allocated and used >= FULL_SHARE * cores.usable:
-        return (
-            f"The {cores.usable:g} usable of {cores.allocated:g} allocated cores did all the work: "
-            "the rest was paid for and out of reach."
-        )
-    if used >= FULL_SHARE * cores.allocated:
-        return f"{_all_of(cores.allocated)} at work: more might help, fewer would slow it down."
-    if used < IDLE_CORES:
-        return (
-            f"It mostly waited: {used:.2f} of {cores.allocated:g} cores' worth of work. Look at "
-            "its disk, network, locks and sleeps, not at its cores."
-        )
-    return _partly(cores.allocated, used, rank)
-
-
-def _disturbed(rank: RankRecord, others: float) -> str:
-    alone = "when they rest" if rank.slurm_job_id is None else "on a node of its own (--exclusive)"
-    return (
-        f"The number of cores it needs is unknown: other processes held {others:.1f} of its "
-        f"{rank.cores.usable:g} cores, and it may have waited for them. Measure again {alone}."
-    )
-
-
-def _all_of(allocated: float) -> str:
-    return "Its one core was" if allocated == 1 else f"All {allocated:g} cores were"
-
-
-def _partly(allocated: float, used: float, rank: RankRecord) -> str:
-    enough = max(1, math.ceil(used - 0.15))
-    if enough >= allocated:
-        return f"It used {used:.1f} of {allocated:g} cores: it waits part of the time."
-    work = "One" if enough == 1 else f"{enough}"
-    peak = rank.cpu.efficiency_peak
-    high = (
-        f" (at its peak {peak * allocated:.1f})"
-        if peak is not None and peak * allocated > used + 0.5
-        else ""
-    )
-    ask = "1 core" if enough == 1 else f"{enough} cores"
-    return (
-        f"{work} of {allocated:g} cores did the work{high}: ask for {ask}, or make it use more "
-        "of them (threads, ranks, workers)."
-    )
+    return f"  CPU {shares.cpu:<4}   {bar}  {busy:4.0%} busy: {ours:.0%} ours, {others:.0%} others"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -86,7 +86,9 @@ def test_a_command_is_not_disturbed_and_leaves_the_records_of_a_run(tmp_path: Pa
     assert plain["rank"]["kind"] == "rank"
     # Beside others it may last long enough for what the probe saw to stand there instead.
     said = " ".join(done.stderr.split())
-    assert plain["conclusion"] in said or "Where the time goes" in said
+    is_program_shown = "Where the time goes" in said
+    assert (plain["diagnosis"] is not None) == is_program_shown
+    assert is_program_shown or plain["conclusion"] in said
 
     attempt = only(tmp_path)
     rank = read_record(attempt.rank(0), RankRecord)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpcncf.cli import run_summary as summary
+from hpcncf.cli import run_summary as text_of
 from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, RankRecord
 from hpcncf.text import format_duration
+from hpcncf_analysis.diagnosis.summary import conclude_cores, share_cores, summarize
 
 TIME = "2026-01-01T00:00:00.000+00:00"
 
@@ -73,16 +74,20 @@ def node(busy: list[float], ours: list[float], others: float = 0.0) -> NodeRecor
     )  # fmt: skip
 
 
+def lines_of(rank: RankRecord, node: NodeRecord, folder: str, *marks: text_of.Marks) -> list[str]:
+    return text_of.lines(summarize([rank], [node]), folder, *marks)
+
+
 def test_traffic_of_the_node_is_shown() -> None:
     busy = node([1.0], [1.0])
-    assert not any("traffic" in line for line in summary.lines(rank(), busy, "results"))
+    assert not any("traffic" in line for line in lines_of(rank(), busy, "results"))
     busy.disk_mib, busy.loopback_mib = [4000.0], [50.0]
-    (line,) = (each for each in summary.lines(rank(), busy, "results") if "traffic" in each)
+    (line,) = (each for each in lines_of(rank(), busy, "results") if "traffic" in each)
     assert line == "  traffic    network 0.0, loopback 0.5, disks 40.0 MiB/s, by anyone"
 
 
 def test_it_says_what_seff_says_and_what_it_cannot() -> None:
-    text = "\n".join(summary.lines(rank(peak=0.2017), node([1.0, 0.0], [1.0, 0.0]), "results/run"))
+    text = "\n".join(lines_of(rank(peak=0.2017), node([1.0, 0.0], [1.0, 0.0]), "results/run"))
     for said in (
         "python train.py --name 'a b'",
         "0 after 1:40 min",
@@ -111,23 +116,23 @@ def test_it_says_what_threads_waited_for_and_what_gpus_did() -> None:
             throttled={},
         )
     ]  # fmt: skip
-    text = "\n".join(summary.lines(one, watched, "results/run"))
+    text = "\n".join(lines_of(one, watched, "results/run"))
     assert "waited     its threads 12 s in all for a CPU, 2.5 s held back by the quota" in text
     assert "GPU        1, 25% busy, whoever used it, 1,500 MiB at the peak" in text
     watched.gpus = []
-    assert "GPU        none used" in "\n".join(summary.lines(one, watched, "results/run"))
+    assert "GPU        none used" in "\n".join(lines_of(one, watched, "results/run"))
 
 
 def test_no_line_is_wider_than_a_terminal() -> None:
     warned = rank(warnings=["a warning of many words " * 20])
     warned.run["workload"]["command"] += ["word"] * 50
-    lines = summary.lines(warned, node([0.5] * 64, [0.25] * 64), "results/run", summary.BLOCKS)
+    lines = lines_of(warned, node([0.5] * 64, [0.25] * 64), "results/run", text_of.BLOCKS)
     assert max(map(len, lines)) <= 80
     assert not any("\x1b" in line for line in lines)
 
 
 def test_a_bar_shows_ours_others_and_idle() -> None:
-    line, *_ = summary.cpu_lines(node([0.75], [0.5]), summary.PLAIN)
+    line, *_ = text_of.cpu_lines(share_cores(node([0.75], [0.5])), text_of.PLAIN)
     assert "##########+++++....." in line
     assert "75% busy: 50% ours, 25% others" in line
 
@@ -135,8 +140,8 @@ def test_a_bar_shows_ours_others_and_idle() -> None:
 def test_of_many_cpus_the_busiest_are_shown() -> None:
     busy = [0.1] * 40
     busy[33] = 1.0
-    lines = summary.cpu_lines(node(busy, busy), summary.PLAIN)
-    assert len(lines) == summary.MOST_CPUS + 2
+    lines = text_of.cpu_lines(share_cores(node(busy, busy)), text_of.PLAIN)
+    assert len(lines) == text_of.MOST_CPUS + 2
     assert any("CPU 33" in line for line in lines)
     assert "and 24 more, 10% busy on average" in lines[-2]
 
@@ -156,7 +161,7 @@ def test_of_many_cpus_the_busiest_are_shown() -> None:
     ],
 )
 def test_the_conclusion_fits_the_figures(record: RankRecord, said: str) -> None:
-    assert said in summary.conclusion(record, node([0.5], [0.5], others=0.4))
+    assert said in conclude_cores(record, node([0.5], [0.5], others=0.4))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_the_conclusion_fits_the_figures(record: RankRecord, said: str) -> None:
     [(None, "Measure again when they rest."), ("7", "on a node of its own (--exclusive).")],
 )
 def test_beside_neighbours_no_request_is_advised(job_id: str | None, advice: str) -> None:
-    said = summary.conclusion(rank(0.9, 2.0, slurm_job_id=job_id), node([1.0], [0.5], others=1.3))
+    said = conclude_cores(rank(0.9, 2.0, slurm_job_id=job_id), node([1.0], [0.5], others=1.3))
     assert "unknown: other processes held 1.3 of its 2 cores" in said
     assert advice in said
     assert "ask for" not in said
@@ -172,13 +177,19 @@ def test_beside_neighbours_no_request_is_advised(job_id: str | None, advice: str
 
 def test_what_was_too_short_is_not_blamed_on_neighbours() -> None:
     short = rank(0.9, 2.0, elapsed_s=2.0)
-    assert "Too short" in summary.conclusion(short, node([1.0], [0.5], others=1.3))
+    assert "Too short" in conclude_cores(short, node([1.0], [0.5], others=1.3))
+
+
+def test_the_text_and_the_json_show_the_same_conclusion() -> None:
+    built = summarize([rank(2.1, 5.0)], [node([0.5], [0.5])])
+    assert built.plain() == {"conclusion": built.conclusion, "diagnosis": None}
+    assert built.conclusion in " ".join(text_of.lines(built, "results"))
 
 
 def test_a_run_without_a_whole_window_says_so() -> None:
     short = rank()
     short.cpu.efficiency_peak = None
-    text = "\n".join(summary.lines(short, node([1.0], [1.0]), "r"))
+    text = "\n".join(lines_of(short, node([1.0], [1.0]), "r"))
     assert "no peak: shorter than its 10 s window" in text
 
 
