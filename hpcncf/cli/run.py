@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcncf.cli import auto
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
     from hpcncf.job.spec import Remedies
+    from hpcncf.tune.auto import AutoChoice
     from hpcncf.worker.record_command import RecordedCommand
     from hpcncf_analysis.diagnosis.summary import Summary
 
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="change the program from outside, as rowwise,threads=1,workers=2,persistent_workers,"
         "prefetch_factor=4,pin_memory,fused,foreach,omp=passive; the summary shows what it did",
     )
+    auto.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no summary at the end")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the summary's figures there as JSON"
@@ -69,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("run: --with is done by the probe: remove --no-probe")
     # The command may remove the current folder.
     results, json_file = args.results.resolve(), args.json and args.json.resolve()
+    if choice := auto.choose(args, words, results):
+        remedies = choice.remedies or None
     try:
         try:
             recorded = record(
@@ -89,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
         if recorded.plain_rank["rank"] == 0 and (json_file or not args.quiet):
             summary = summarize(recorded)
             if json_file:
-                write_json(json_file, summary, recorded)
+                write_json(json_file, summary, recorded, choice)
             if not args.quiet:
-                show(summary, recorded.folder)
+                show(summary, recorded.folder, choice)
         if recorded.problem:
             print(f"hpcncf: {recorded.problem}", file=sys.stderr)
         sys.stderr.flush()
@@ -160,16 +165,20 @@ def summarize(recorded: RecordedCommand) -> Summary:
     )
 
 
-def show(summary: Summary, folder: Path) -> None:
+def show(summary: Summary, folder: Path, choice: AutoChoice | None = None) -> None:
     from hpcncf.cli.output import format_path
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
 
     encoding = (sys.stderr.encoding or "").lower()
     marks = BLOCKS if encoding.startswith("utf") else PLAIN
-    print("", *lines(summary, format_path(folder), marks), sep="\n", file=sys.stderr)
+    trials = ["", *auto.describe(choice)] if choice else []
+    text = lines(summary, format_path(folder), marks)
+    print(*trials, "", *text, sep="\n", file=sys.stderr)
 
 
-def write_json(path: Path, summary: Summary, recorded: RecordedCommand) -> None:
+def write_json(
+    path: Path, summary: Summary, recorded: RecordedCommand, choice: AutoChoice | None = None
+) -> None:
     """Write the summary, and the records of the rank and the node, to one JSON file.
 
     A failure is only reported: it cannot change how the command ended.
@@ -184,6 +193,8 @@ def write_json(path: Path, summary: Summary, recorded: RecordedCommand) -> None:
         "rank": recorded.plain_rank,
         "node": recorded.plain_node,
     }
+    if choice:
+        plain["auto"] = auto.plain(choice)
     is_new = not path.parent.exists()
     try:
         write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 FOLDER: Final = "HPCNCF_PROBE"
 REMEDIES: Final = "HPCNCF_WITH"
 TRIAL: Final = "HPCNCF_TRIAL"
+GUARD: Final = "HPCNCF_GUARD"
+"""Folders in which a trial may write; with it, what would be written elsewhere ends the trial."""
+GUARD_KERNEL: Final = "HPCNCF_GUARD_KERNEL"
+"""Whether the kernel watches, too: 1 or 0."""
+LAUNCHERS: Final = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed"}
+)
+"""Modules that start the ranks of a program."""
 INJECTED: Final = Path(__file__).with_name("inject")
 # Options of Python that keep it from reading PYTHONPATH or from importing sitecustomize.
 DEAF: Final = frozenset("EIS")

@@ -158,13 +158,19 @@ class Programs(Tuning):
             new = [
                 setup
                 for setup in dict.fromkeys(setups)
-                if setup not in self.setups and not tried.contains_failed(setup)
+                if setup not in self.setups
+                and not tried.contains_failed(setup)
+                and self.has_room(known, setup)
             ]
             if new:
                 return self._offer(known, why, new)
             if tried.base not in tried.figures:
                 break
         return None
+
+    def has_room(self, known: Known, setup: Setup) -> bool:  # noqa: ARG002
+        """Whether the setup can be tried where the trials run."""
+        return True
 
     def _offer(self, known: Known, why: str, setups: Sequence[Setup]) -> Candidates:
         points = [setup.point(at) for at, setup in enumerate(setups, len(self.setups))]
@@ -179,7 +185,7 @@ class Programs(Tuning):
         return [one for one in once if one.runs < 2]
 
     def choose(self, known: Known, _: Sequence[Figure]) -> Figure:
-        return _simplest(known, best_first(known.figures.values(), self.objective))
+        return simplest(known, best_first(known.figures.values(), self.objective))
 
     def rivals(self, known: Known, chosen: Figure) -> Candidates | None:
         """The program as it is, if with fewer cores it may do as well as the chosen setup."""
@@ -380,7 +386,7 @@ class Tried:
         return any(each <= setup.changes for each in self.failed)
 
 
-def _simplest(known: Known, ranked: Sequence[Figure]) -> Figure:
+def simplest(known: Known, ranked: Sequence[Figure]) -> Figure:
     """Return the point with the fewest changes among those equal to the best.
 
     All have the best point's number of cores. A single trial beside neighbours counts as no

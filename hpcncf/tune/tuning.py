@@ -285,6 +285,14 @@ def changed_files(tuning: Tuning) -> list[str]:
 
 def send(now: Now) -> Launched:
     """Save the step's round, then submit its runs and all earlier ones that did not end."""
+    tuning, plan = record_round(now)
+    paths, grid = tuning.paths, tuning.grid
+    failed = {grid.run(trial.ask).id for trial in now.known.trials if trial.fate == "failed"}
+    return submit(paths, grid.job, plan, tuning.cluster, limits=tuning.limits, without=failed)
+
+
+def record_round(now: Now) -> tuple[Tuning, Plan]:
+    """Save the step's round. Returns the tuning with its points, and the plan with its runs."""
     tuning = now.tuning.extended(now.step.more)
     paths, grid = tuning.paths, tuning.grid
     saved = now.saved.then(now.step) if now.step.asks else now.saved
@@ -294,6 +302,4 @@ def send(now: Now) -> Launched:
         if read_saved(paths, grid.job) != now.saved:
             raise UsageError(f"{paths.folder}: another `hpcncf tune` is at work there")
         schema.write_record(paths.tuning, saved)
-    plan = record_plan(paths, grid.job, grid.plan(saved.asks()))
-    failed = {grid.run(trial.ask).id for trial in now.known.trials if trial.fate == "failed"}
-    return submit(paths, grid.job, plan, tuning.cluster, limits=tuning.limits, without=failed)
+    return tuning, record_plan(paths, grid.job, grid.plan(saved.asks()))

@@ -18,6 +18,7 @@ from _hpcncf_probe import (
     step_facts,
     tables,
     torch_phases,
+    trial_guard,
     trial_speed,
 )
 from _hpcncf_probe import end as end_process
@@ -666,7 +667,12 @@ def read_thread(number):
 # Module -> what is done with it once torch is imported. `import torch` brings the others; where it
 # does not, they are observed when they come.
 IMPORTED = {
-    "torch": (torch_phases.install, apply_remedies.install, trial_speed.install),
+    "torch": (
+        torch_phases.install,
+        apply_remedies.install,
+        trial_speed.install,
+        trial_guard.install,
+    ),
     "torch._dynamo.eval_frame": (torch_phases.observe_tracing,),
     "torch.utils.data.dataloader": (torch_phases.observe_loaders, apply_remedies.install_loaders),
     "torch.distributed.distributed_c10d": (torch_phases.observe_collectives,),

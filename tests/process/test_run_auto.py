@@ -1,0 +1,338 @@
+"""`hpcncf run --auto`: trials that cannot harm the real run, and what it takes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from unit.test_program_trials import Given, seen, tried
+
+from hpcncf import cli
+from hpcncf.launcher.time_limit import time_limit_s
+from hpcncf.probe.launch import GUARD, GUARD_KERNEL, observed
+from hpcncf.tune import auto
+from hpcncf.tune.auto import AutoChoice, OwnAllocation, find_obstacle
+from hpcncf.tune.program import Setup, build_tuning
+from hpcncf.tune.sandbox import kernel_version, open_sandbox, restrict_thread, writable
+from hpcncf.tune.search import next_step
+from hpcncf.tune.tuning import Now
+
+HPCNCF = [sys.executable, "-m", "hpcncf"]
+PROGRAM = """
+import os, sys, time, torch
+os.makedirs("out", exist_ok=True)
+print("started", file=open("out/log.txt", "a"))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(300):
+    loss = model(torch.randn(16, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.01 if optimizer.defaults["fused"] else 0.02)
+print("fused:", optimizer.defaults["fused"])
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_auto_takes_a_remedy_and_leaves_the_real_run_its_output_and_exit_code(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    words = ["run", "--auto", "--auto-seconds", "45", "--json", "auto.json", "--"]
+    done = subprocess.run(
+        [*HPCNCF, *words, sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (7, "fused: True\n"), done.stderr
+    assert "Took      fused: a step takes" in done.stderr
+    assert (tmp_path / "out/log.txt").read_text() == "started\n", "by the real run only"
+    found = json.loads((tmp_path / "auto.json").read_text())["auto"]
+    assert found["with"] == "fused"
+    assert found["trials"] >= 2
+    assert found["seconds"] < 50
+    assert Path(found["results"]).parent.name == "run-auto"
+
+
+def guarded(folder: Path, code: str) -> tuple[int, str]:
+    """Run code in a trial's guard, without the kernel's; returns exit code and what stopped it."""
+    own = folder / "own"
+    for each in (own, folder / "probe"):
+        each.mkdir(exist_ok=True)
+    trial = folder / "trial.json"
+    environment = observed(dict(os.environ), folder / "probe", trial=trial)
+    allowed = os.pathsep.join(map(str, (own, folder / "probe", "/dev")))
+    environment |= {GUARD: allowed, GUARD_KERNEL: "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    script = own / "train.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], cwd=own, env=environment, check=False)
+    unsafe = Path(f"{trial}.unsafe")
+    return done.returncode, unsafe.read_text() if unsafe.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("open('../kept.txt', 'w')", "writes"),
+        ("os.open('../kept.txt', os.O_RDWR)", "writes"),
+        ("pathlib.Path('../kept.txt').write_text('x')", "writes"),
+        ("os.remove('../kept.txt')", "removes"),
+        ("shutil.rmtree('../full')", "removes"),
+        ("os.makedirs('../other/new')", "makes the folder"),
+        ("os.replace('../kept.txt', 'x')", "moves or links"),
+        ("os.truncate('../kept.txt', 0)", "changes"),
+        ("sqlite3.connect('../kept.db')", "opens the database"),
+        ("socket.create_connection(('192.0.2.1', 80), 1)", "connects to 192.0.2.1 port 80"),
+        ("subprocess.run(['cp', '../kept.txt', '../copy'])", "starts cp"),
+        ("os.system('echo x > ../kept.txt')", "starts the shell line echo"),
+        ("subprocess.run('rm ../kept.txt', shell=True)", "starts the shell line rm"),
+        ("os.symlink('../kept.txt', 'a'); open('a', 'a')", "writes"),
+    ],
+)
+def test_guard_ends_a_trial_before_it_reaches_out(tmp_path: Path, line: str, part: str) -> None:
+    (tmp_path / "kept.txt").write_text("kept")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/kept.txt").write_text("kept")
+    modules = "import os, pathlib, shutil, socket, sqlite3, subprocess\n"
+    code, unsafe = guarded(tmp_path, f"{modules}\n{line}\nprint('never')\n")
+    assert code == 0
+    assert f"it {part}" in unsafe
+    assert unsafe.endswith("(train.py:3)"), unsafe
+    kept = [each.read_text() for each in (tmp_path / "kept.txt", tmp_path / "full/kept.txt")]
+    assert kept == ["kept", "kept"]
+    assert {each.name for each in tmp_path.iterdir()} == {
+        *("kept.txt", "full", "own", "probe", "trial.json.unsafe")
+    }
+
+
+def test_guard_lets_a_trial_work_in_its_own_folder(tmp_path: Path) -> None:
+    code = """
+import os, socket, sqlite3, subprocess, tempfile
+os.makedirs("a/b", exist_ok=True)
+os.makedirs(".", exist_ok=True)
+open("a/b/c", "w").write("x")
+os.replace("a/b/c", "a/d")
+os.remove("a/d")
+sqlite3.connect(":memory:")
+open("../kept.txt").read()
+subprocess.run(["uname"], stdout=subprocess.DEVNULL)
+subprocess.run("uname -a", shell=True, stdout=subprocess.DEVNULL)
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname())
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 80))
+try:
+    open("nowhere/x")
+except FileNotFoundError:
+    raise SystemExit(5)
+"""
+    (tmp_path / "kept.txt").write_text("kept")
+    assert guarded(tmp_path, code) == (5, "")
+
+
+@pytest.mark.skipif(not kernel_version(), reason="this kernel has no Landlock")
+def test_kernel_keeps_a_restricted_thread_in_its_folders(tmp_path: Path) -> None:
+    """Whatever writes, here a shell; other threads of the process go on as before."""
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for each in (inside, outside):
+        each.mkdir()
+        (each / "file").write_text("before")
+
+    def work() -> list[int]:
+        restrict_thread([inside, Path("/dev")])
+        lines = ("echo x > {}/file", "echo x > {}/new", "rm {}/file", "mkdir {}/folder")
+        return [
+            subprocess.run(["sh", "-c", line.format(each)], stderr=subprocess.DEVNULL).returncode
+            for each in (inside, outside)
+            for line in lines
+        ]
+
+    with ThreadPoolExecutor(1) as pool:
+        codes = pool.submit(work).result()
+    assert codes[:4] == [0, 0, 0, 0]
+    assert 0 not in codes[4:]
+    assert [each.name for each in outside.iterdir()] == ["file"]
+    assert (outside / "file").read_text() == "before"
+    (outside / "new").write_text("by the main thread")
+
+
+def test_sandbox_copies_small_files_and_links_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "small.txt").write_text("small")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "large.bin").write_bytes(b"x" * (2 << 20))
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with open_sandbox(tmp_path) as sandbox:
+        sandbox.renew()
+        assert not (sandbox.work / "small.txt").is_symlink()
+        assert (sandbox.work / "large.bin").resolve() == tmp_path / "large.bin"
+        assert (sandbox.work / "data").resolve() == tmp_path / "data"
+        (sandbox.work / "small.txt").write_text("changed")
+        (sandbox.work / "new.txt").write_text("new")
+        sandbox.renew()
+        assert (sandbox.work / "small.txt").read_text() == "small"
+        assert not (sandbox.work / "new.txt").exists()
+        assert sandbox.folder in writable(sandbox)
+    assert not sandbox.folder.exists()
+    assert (tmp_path / "large.bin").exists(), "what is linked is not removed with the links"
+
+
+def test_obstacles_are_known_before_any_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_obstacle(["python3", "train.py"]) == ""
+    assert "started by bash" in find_obstacle(["bash", "run.sh"])
+    assert "started by torchrun" in find_obstacle(["torchrun", "train.py"])
+    assert "several ranks" in find_obstacle(["python", "-m", "torch.distributed.run", "train.py"])
+    assert "does not load the probe" in find_obstacle(["python", "-I", "train.py"])
+    names = ("STEP_NUM_TASKS=4", "PROCID=0", "LOCALID=0", "NODEID=0", "STEP_TASKS_PER_NODE=4")
+    for name, _, value in (each.partition("=") for each in names):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert "one of 4 ranks" in find_obstacle(["python", "train.py"])
+
+
+def test_input_of_the_real_run_is_not_read_by_trials(tmp_path: Path) -> None:
+    words = [*HPCNCF, "run", "--quiet", "--json", "out.json", "--auto", "--"]
+    command = [*words, sys.executable, "-c", "import sys; print(sys.stdin.read())"]
+    done = subprocess.run(command, cwd=tmp_path, input="given", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "given\n")
+    found = json.loads((tmp_path / "out.json").read_text())["auto"]
+    assert "standard input" in found["reason"]
+    assert found["trials"] == 0
+
+
+def test_program_that_cannot_be_timed_runs_unchanged(tmp_path: Path) -> None:
+    words = ["run", "--auto", "--auto-seconds", "30", "--", sys.executable, "-c", "print(1)"]
+    done = subprocess.run([*HPCNCF, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "the program unchanged: no backward pass of PyTorch was seen" in done.stderr
+
+
+def test_first_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    began = time.monotonic()
+    found = auto.tune_here(command, tmp_path / "results", 3.0, lambda: False)
+    assert time.monotonic() - began < 12
+    assert not found.remedies
+    assert found.reason == "the time was too short for its first trial"
+
+
+def test_signal_during_trials_ends_them_and_the_run(tmp_path: Path) -> None:
+    """As it would have ended the command; no process of a trial is left."""
+    marker = f"60.{os.getpid()}"
+    code = f"import time; time.sleep({marker})"
+    words = ["run", "--auto", "--auto-seconds", "50", "--", sys.executable, "-c", code]
+    run = subprocess.Popen([*HPCNCF, *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("results/run-auto/*/runs/*/attempt-1/progress.json")):
+        assert run.poll() is None
+        time.sleep(0.1)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(20) == -signal.SIGTERM
+    left = [
+        path
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if marker.encode() in _read(path) and b"sleep" in _read(path)
+    ]
+    assert left == []
+    assert not (tmp_path / "results/run").exists(), "the command itself was not started"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("env", "limit_s"),
+    [
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_START_TIME": "100", "SLURM_JOB_END_TIME": "3700"}, 3600),
+        ({"PBS_WALLTIME": "7200"}, 7200),
+        ({"OAR_JOB_WALLTIME_SECONDS": "60"}, 60),
+        ({}, None),
+    ],
+)
+def test_time_limit_of_the_job_is_read(env: dict[str, str], limit_s: float | None) -> None:
+    assert time_limit_s(env) == limit_s
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--auto", "--with", "fused"], "remove --with"),
+        (["--auto", "--no-probe"], "remove --no-probe"),
+        (["--auto-seconds", "9"], "--auto-seconds is of no use without --auto"),
+        (["--auto", "--auto-share", "90"], "--auto-share 90: expected above 0, at most 50"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", *words, "--", "python", "train.py"]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_a_time_limit_too_short_for_a_trial_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PBS_WALLTIME", "120")
+    assert cli.main(["run", "--auto", "--", sys.executable, "-c", ""]) == 0
+    err = " ".join(capsys.readouterr().err.split())
+    assert "3 % of the time limit of 2:00 min leave 3.6 s, too few for a trial" in err
+
+
+def chosen(tmp_path: Path, *given: Given) -> AutoChoice:
+    """Choose from trials that ended with the time."""
+    made = build_tuning(["python", "train.py"], tmp_path, 4, 1.0, "fastest", "local", None, 1.0)
+    fields = {name: getattr(made, name) for name in ("paths", "grid", "objective", "core_hours")}
+    tuning = OwnAllocation(**fields, cluster="local", limits=None, cores=4)
+    found = tried(replace(tuning, core_hours=-1.0), *given)
+    step = next_step(found.known, found.tuning)
+    return auto._choose(Now(found.tuning, None, found.known, {}, step), "")
+
+
+def test_fastest_setup_with_the_real_runs_cores_is_taken(tmp_path: Path) -> None:
+    given = [seen("", 1.0), seen("fused", 0.5), seen("threads=1", 0.2, losses=(9.0,))]
+    found = chosen(tmp_path, *given, seen("fused", 0.4, 2), seen("fused", 0.6, 1))
+    assert str(found.remedies) == "fused"
+    assert found.reason == "a step takes 500 ms instead of 1e+03 ms (2.00x), with the same losses"
+    assert found.drop == "2 of 4 cores: as fast with 2 cores, fused"
+    (out,) = found.out
+    assert out.startswith("4 cores, threads=1: other results")
+
+
+def test_nothing_is_taken_that_is_not_known_to_gain(tmp_path: Path) -> None:
+    found = chosen(tmp_path, seen("", 1.0), seen("fused", 0.97))
+    assert not found.remedies
+    assert "no setup that was tried is faster" in found.reason
+    only = chosen(tmp_path, seen("", 1.0))
+    assert only.reason == "the time had room for trials of the unchanged program only"
+
+
+def test_workers_that_would_not_fit_into_memory_are_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unchanged program takes 500 MiB."""
+    from hpcncf.monitor.cgroup import Limit
+
+    made = tried(
+        build_tuning(["python", "a.py"], tmp_path, 4, 1.0, "knee", "local", None, 1.0),
+        seen("", 1.0),
+    )
+    monkeypatch.setattr(auto, "memory_limit", lambda: Limit(3000.0, Path("memory.max")))
+    fits = {
+        workers: OwnAllocation.has_room(None, made.known, seen(f"workers={workers}", 1.0)[0])
+        for workers in (0, 2, 4)
+    }
+    assert fits == {0: True, 2: True, 4: False}
+    assert OwnAllocation.has_room(None, made.known, Setup(4))
