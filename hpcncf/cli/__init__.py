@@ -144,6 +144,8 @@ def guard_options(words: Sequence[str]) -> list[str]:
     while at < len(words) and words[at].partition("=")[0] in (
         "--results",
         "--no-probe",
+        "--print-env",
+        "--task-prolog",
         "--help",
         "-h",
     ):

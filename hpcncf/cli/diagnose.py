@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli import job_id
+    from hpcncf.collect.unfinished import is_of_probe
     from hpcncf_analysis.diagnosis import format
     from hpcncf_analysis.formatting import THIN
 
@@ -45,8 +46,12 @@ def run(args: argparse.Namespace) -> int:
         found = job_id.find_attempts(args.what, args.results)
         if found:
             return job_id.show(found, args.json)
+        if probed := job_id.find_probe_folders(args.what, args.results):
+            return job_id.show_probed(probed, args.json)
         if args.what.count("_") or not job_id.is_run_id(args.what, args.results):
             raise UsageError(job_id.describe_unknown(args.what, args.results))
+    if Path(args.what).is_dir() and is_of_probe(Path(args.what)):
+        return job_id.show_probed([Path(args.what)], args.json)
     diagnoses = _diagnose(args.what, args.results)
     if args.json:
         runs = [{"name": name, **format.plain(each)} for name, each in diagnoses]

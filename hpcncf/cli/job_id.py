@@ -15,6 +15,8 @@ from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import Claim, NodeRecord, RankRecord, read_optional
 
 JOB_ID: Final = re.compile(r"[1-9]\d{0,9}(_\d{1,7})?")
+PROBES: Final = "probes"
+"""Folder in a results folder: files of the probe by job."""
 PAGES: Final = 4
 """Tasks of an array whose pages are printed whole."""
 
@@ -80,10 +82,7 @@ def show(found: FoundAttempts, as_json: bool) -> int:
         ranks = _read(attempt.rank_records(), RankRecord)
         nodes = _read(attempt.node_records(), NodeRecord)
         if not ranks or not nodes:
-            state = "is running" if is_alive(claim, attempt) else "left no record"
-            plain.append({"job": claim.slurm_job_id, "folder": str(attempt.folder), "state": state})
-            if not as_json:
-                print(f"job {claim.slurm_job_id}: {state} (since {claim.claimed_at})")
+            plain.append(_show_unfinished(attempt, claim, as_json))
             continue
         shown += 1
         summary = summarize(ranks, nodes)
@@ -109,6 +108,68 @@ def show(found: FoundAttempts, as_json: bool) -> int:
     elif shown > PAGES:
         print(f"{shown - PAGES} more tasks: hpcncf diagnose {found[-1][1].slurm_job_id}")
     return 0 if shown else 3
+
+
+def _show_unfinished(attempt: AttemptPaths, claim: Claim, as_json: bool) -> dict[str, Any]:
+    """Print what is known so far of a job without a record; return it as plain data."""
+    from hpcncf.cli.job_page import lines_so_far
+    from hpcncf.cli.output import format_path
+    from hpcncf.collect.unfinished import records_so_far
+    from hpcncf_analysis.diagnosis.summary import summarize
+
+    state = "is running" if is_alive(claim, attempt) else "left no record"
+    since = f"{state} (since {claim.claimed_at})"
+    ranks, nodes = records_so_far(attempt, claim)
+    summary = summarize(ranks, nodes) if ranks else None
+    if not as_json:
+        print(f"job {claim.slurm_job_id}: {since}")
+        if summary:
+            print(*lines_so_far(summary, since, format_path(attempt.folder)), "", sep="\n")
+    return {
+        "job": claim.slurm_job_id,
+        "folder": str(attempt.folder),
+        "state": state,
+        **(summary.plain() if summary else {}),
+        "ranks": [each.model_dump(mode="json") for each in ranks],
+    }
+
+
+def find_probe_folders(job: str, results: Path | None) -> list[Path]:
+    """Find folders of the probe of a Slurm job, or of any task of an array, by task.
+
+    They are those of jobs that had the probe's variables only: see `hpcncf sbatch --print-env`.
+    """
+    found = []
+    for folder in [results] if results else sorted(Path("results").glob("*")):
+        found += [path for path in (folder / PROBES).glob(f"{job}*") if _is_of(path.name, job)]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def _is_of(name: str, job: str) -> bool:
+    return name == job or (name.startswith(f"{job}_") and is_job_id(name))
+
+
+def show_probed(folders: list[Path], as_json: bool) -> int:
+    """Print the page of each folder of the probe; returns exit code 3 if none has files, else 0."""
+    from hpcncf.cli.job_page import lines_of_probe
+    from hpcncf.cli.output import format_path
+    from hpcncf.collect.unfinished import records_of_probe
+
+    plain: list[dict[str, Any]] = []
+    for folder in folders:
+        ranks, nodes = records_of_probe(folder)
+        shown = [each.model_dump(mode="json") for each in ranks]
+        job = ranks[0].slurm_job_id if ranks else folder.name
+        plain.append({"job": job, "folder": str(folder), "state": "not known", "ranks": shown})
+        if as_json:
+            continue
+        if ranks:
+            print(*lines_of_probe(ranks, nodes, format_path(folder)), "", sep="\n")
+        else:
+            print(f"{format_path(folder)}: no process of Python has left a file for the probe yet")
+    if as_json:
+        print(json.dumps({"jobs": plain}, indent=1, allow_nan=False))
+    return 0 if any(each["ranks"] for each in plain) else 3
 
 
 def _read(paths: list[Path], kind: type) -> list:  # type: ignore[type-arg]

@@ -51,6 +51,7 @@ def lines(summary: Summary, folder: str, marks: Marks = PLAIN) -> list[str]:
         textwrap.shorten(f"hpcncf run: {summary.name}", WIDTH, placeholder=" ..."),
         *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
         *(f"  {label:<10} {fact}" for label, fact in facts.items()),
+        *launched_lines(rank),
         *remedy_lines(summary.remedies),
         *([] if program else ["", *cpu_lines(summary.cores, marks)]),
         "",
@@ -58,6 +59,20 @@ def lines(summary: Summary, folder: str, marks: Marks = PLAIN) -> list[str]:
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
+
+
+def launched_lines(rank: RankRecord) -> list[str]:
+    """Lines of what each node's processes used that a launcher such as `srun` started."""
+    text = []
+    for each in rank.by_launcher:
+        cores = f"of {each.allocated:g} cores" if each.allocated else "cores"
+        used = each.cpu_s / rank.elapsed_s if rank.elapsed_s > 0 else 0.0
+        number = "1 process" if each.processes == 1 else f"{each.processes:,} processes"
+        text.append(
+            f"  {each.node[:10]:<10} {used:.2f} {cores} used by {number} of the launcher, "
+            f"{each.memory_peak_mib:,.0f} MiB"
+        )
+    return text
 
 
 def remedy_lines(remedies: Sequence[RequestedRemedy]) -> list[str]:

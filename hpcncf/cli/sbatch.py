@@ -22,6 +22,7 @@ example: hpcncf sbatch --partition=cpu job.sh --epochs 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "hpcncf sbatch [-h] [--results DIR] [--no-probe] [sbatch's options] job.sh [ARGUMENT ...]"
+        "\n       hpcncf sbatch [--results DIR] --print-env [--task-prolog]"
     )
     parser.add_argument(
         "--results",
@@ -32,6 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--no-probe", action="store_true", help="do not look into the job's Python processes"
+    )
+    parser.add_argument(
+        "--print-env",
+        action="store_true",
+        help="print lines of shell that have a job's Python observed, for any scheduler's script",
+    )
+    parser.add_argument(
+        "--task-prolog",
+        action="store_true",
+        help="with --print-env: as lines of a Slurm TaskProlog, for users who set HPCNCF_OBSERVE=1",
     )
     parser.add_argument(
         "command",
@@ -45,8 +56,15 @@ def run(args: argparse.Namespace) -> int:
     import shutil
     import subprocess
 
-    from hpcncf.launch.sbatch_wrapper import parse_request, prepare
+    from hpcncf.launch.sbatch_wrapper import environment_lines, parse_request, prepare
 
+    if args.task_prolog and not args.print_env:
+        raise UsageError("sbatch: --task-prolog is a form of --print-env: give both")
+    if args.print_env:
+        if args.command not in ([], ["--"]):
+            raise UsageError("sbatch: --print-env prints lines of shell and submits nothing")
+        print(environment_lines(args.results.resolve(), args.task_prolog), end="")
+        return 0
     if shutil.which("sbatch") is None:
         raise UsageError(
             "sbatch: no sbatch on this machine; `hpcncf run -- COMMAND` observes a command here"

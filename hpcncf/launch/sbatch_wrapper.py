@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from typing import Final
 
 from hpcncf.errors import UsageError
 from hpcncf.files import make_folder
+from hpcncf.probe.launch import COPY, INJECTED
 
 # sbatch's options that take no value, or only one attached by `=`: man sbatch, 22.05 to 25.05.
 # Every other option takes the next word. An abbreviation is an option's if it is unique.
@@ -146,17 +149,96 @@ if [ ! -r "$script" ]; then  # this node does not see the folder from which the 
     script=$(mktemp -d)/{name} && tail -n +{{line}} "$0" > "$script"
 fi
 if {hpcncf} --version > /dev/null 2>&1; then
+    {export_copy}
     exec {hpcncf} run {options} -- {interpreter} "$script" "$@"
 fi
-echo "hpcncf: cannot be started on $(uname -n): the job runs without it" >&2
-exec {interpreter} "$script" "$@"
+{probe_alone}exec {interpreter} "$script" "$@"
 exit
+"""
+WITHOUT_PROBE: Final = """\
+echo "hpcncf: cannot be started on $(uname -n): the job runs without it" >&2
+"""
+PROBE_ALONE: Final = """\
+echo "hpcncf: cannot be started on $(uname -n); only processes of Python are observed:" >&2
+echo "hpcncf: \\`hpcncf diagnose $SLURM_JOB_ID\\` where the job was submitted" >&2
+"""
+
+# The probe needs a folder for its files and two variables. A slash at the end says that PYTHONPATH
+# was unset: see inject/sitecustomize.py. In a job of --export=NONE, srun passes on nothing.
+ENVIRONMENT: Final = """\
+hpcncf_job=${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+hpcncf_job=${{hpcncf_job:-${{SLURM_JOB_ID:-${{LSB_JOBID:-${{PBS_JOBID:-$$}}}}}}}}
+if mkdir -p {probes}/"$hpcncf_job" 2> /dev/null; then
+    export HPCNCF_PROBE={probes}/"$hpcncf_job"
+    export PYTHONPATH={copy}"${{PYTHONPATH:+:$PYTHONPATH}}"
+    [ "$PYTHONPATH" != {copy} ] || PYTHONPATH=$PYTHONPATH/
+    case ${{SLURM_EXPORT_ENV:-ALL}} in
+    *ALL*) ;;
+    NONE | NIL) export SLURM_EXPORT_ENV=PYTHONPATH,HPCNCF_PROBE ;;
+    *) export SLURM_EXPORT_ENV="$SLURM_EXPORT_ENV,PYTHONPATH,HPCNCF_PROBE" ;;
+    esac
+fi
+"""
+# Slurm runs a TaskProlog before each task, as its user, and reads what it prints.
+TASK_PROLOG: Final = """\
+if [ "${{HPCNCF_OBSERVE:-}}" = 1 ]; then
+    hpcncf_job=${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+    hpcncf_job=$SLURM_SUBMIT_DIR/results/jobs/probes/${{hpcncf_job:-$SLURM_JOB_ID}}
+    if mkdir -p "$hpcncf_job" 2> /dev/null; then
+        echo "export HPCNCF_PROBE=$hpcncf_job"
+        hpcncf_path={copy}${{PYTHONPATH:+:$PYTHONPATH}}
+        [ "$hpcncf_path" != {copy} ] || hpcncf_path=$hpcncf_path/
+        echo "export PYTHONPATH=$hpcncf_path"
+    fi
+fi
 """
 
 
-def wrap_script(script: bytes, copy: Path, options: Sequence[str]) -> bytes:
+def copy_probe(results: Path) -> Path:
+    """Copy what looks into a job's Python beside its records; return the copy's folder.
+
+    It needs the standard library alone. Equal copies are one, so that a job that runs keeps its.
+    """
+    digest = hashlib.sha256()
+    sources = sorted(INJECTED.rglob("*.py"))
+    for path in sources:
+        digest.update(str(path.relative_to(INJECTED)).encode() + path.read_bytes())
+    copy = results / "probe" / digest.hexdigest()[:8]
+    if copy.is_dir():
+        return copy
+    make_folder(copy.parent)
+    partial = Path(tempfile.mkdtemp(prefix=".", dir=copy.parent))
+    for path in sources:
+        made = partial / path.relative_to(INJECTED)
+        make_folder(made.parent)
+        shutil.copyfile(path, made)
+    partial.chmod(stat.S_IMODE(copy.parent.stat().st_mode))
+    try:
+        partial.rename(copy)
+    except OSError:  # another process was faster
+        shutil.rmtree(partial, ignore_errors=True)
+    return copy
+
+
+def environment_lines(results: Path, task_prolog: bool = False) -> str:
+    """Return lines of shell after which Python is observed, for a script of any scheduler.
+
+    `task_prolog`: as Slurm reads them from the output of a TaskProlog, for users who ask for it.
+    """
+    copy = shlex.quote(str(copy_probe(results)))
+    if task_prolog:
+        return TASK_PROLOG.format(copy=copy)
+    return ENVIRONMENT.format(copy=copy, probes=shlex.quote(str(results / "probes")))
+
+
+def wrap_script(script: bytes, copy: Path, options: Sequence[str], results: Path) -> bytes:
     """Build a batch script with the same directives that runs `copy` by `hpcncf run`."""
+    probed = "--no-probe" not in options
+    alone = PROBE_ALONE + environment_lines(results) if probed else WITHOUT_PROBE
+    variable = f"{COPY}={shlex.quote(str(copy_probe(results)))}"
     text = WRAPPER.format(
+        export_copy=f"export {variable}" if probed else ":",
+        probe_alone=alone,
         header=header(script).decode(errors="surrogateescape"),
         script=shlex.quote(str(copy)),
         name=shlex.quote(copy.name),
@@ -205,10 +287,13 @@ def prepare(
     copy.write_bytes(content)
     copy.chmod(0o700)
     run = ["--results", str(results), "--name", name, *options]
-    wrapped = wrap_script(content, copy, run)
+    wrapped = wrap_script(content, copy, run, results)
     if request.wrap is not None:
-        command = shlex.join([*own_command(), "run", *run, "--", "/bin/sh", str(copy)])
-        return Prepared([*_without_wrap(request.options), f"--wrap=exec {command}"], stdin, folder)
+        start = folder / "start"
+        start.write_bytes(wrapped)
+        seen = f"[ ! -r {shlex.quote(str(start))} ] || exec /bin/sh {shlex.quote(str(start))}"
+        words = [*_without_wrap(request.options), f"--wrap={seen}\n{request.wrap}"]
+        return Prepared(words, stdin, folder)
     if request.script is None:
         return Prepared([*request.options, *request.arguments], wrapped, folder)
     # Slurm names a job after its script's file.

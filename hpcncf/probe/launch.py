@@ -23,6 +23,10 @@ LAUNCHERS: Final = frozenset(
 )
 """Modules that start the ranks of a program."""
 INJECTED: Final = Path(__file__).with_name("inject")
+# A copy of it that all nodes of a job see, which need not see where hpcncf is installed.
+COPY: Final = "HPCNCF_PROBE_COPY"
+# Which variables `srun` passes on to its tasks; NONE in a job of `sbatch --export=NONE`.
+EXPORTED: Final = "SLURM_EXPORT_ENV"
 # Options of Python that keep it from reading PYTHONPATH or from importing sitecustomize.
 DEAF: Final = frozenset("EIS")
 
@@ -38,10 +42,14 @@ def observed(
     `remedies`: what the probe applies to the program. `trial`: the file for the speed of the
     program's steps; as soon as it is known, the program is ended.
     """
-    given = environment.get("PYTHONPATH")
+    given, copy = environment.get("PYTHONPATH"), environment.get(COPY)
+    inject = Path(copy) if copy and Path(copy).is_dir() else INJECTED
     # The separator says that there was none: see inject/sitecustomize.py.
-    path = f"{INJECTED}{os.pathsep}{given}" if given else f"{INJECTED}{os.sep}"
+    path = f"{inject}{os.pathsep}{given}" if given else f"{inject}{os.sep}"
     variables = {**environment, "PYTHONPATH": path, FOLDER: str(folder.absolute())}
+    variables.pop(COPY, None)
+    if exported := _export_too(environment.get(EXPORTED), ("PYTHONPATH", FOLDER)):
+        variables[EXPORTED] = exported
     for name in (REMEDIES, TRIAL):
         variables.pop(name, None)
     if trial:
@@ -50,6 +58,17 @@ def observed(
         variables |= remedies.variables
         variables[REMEDIES] = str(remedies)
     return variables
+
+
+def _export_too(exported: str | None, names: Sequence[str]) -> str | None:
+    """Return what `srun` is to pass on so that its tasks get these variables, too.
+
+    None if it passes on everything.
+    """
+    words = [word for word in (exported or "ALL").split(",") if word]
+    if "ALL" in words:
+        return None
+    return ",".join([*(word for word in words if word not in ("NONE", "NIL")), *names])
 
 
 def unobservable(command: Sequence[str]) -> str | None:

@@ -6,8 +6,9 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hpcncf.records.schema import (
     LibraryTime,
@@ -91,6 +92,45 @@ def working(seen: Iterable[ProgramProfile]) -> list[ProgramProfile]:
     stepped.sort(key=lambda each: (each.rank, -each.elapsed_s))
     workers.sort(key=lambda each: -each.elapsed_s)
     return [*stepped, *workers[: max(1, len(stepped))]]
+
+
+class ProcessUse(NamedTuple):
+    """What one process had used when the probe last wrote, and where it ran."""
+
+    node: str
+    place: Mapping[str, str]
+    """Variables of its launcher."""
+    program: str
+    started_at: float
+    elapsed_s: float
+    user_s: float
+    system_s: float
+    memory_peak_mib: float
+    cpus: int
+    """CPUs of its affinity mask."""
+
+
+def read_processes(folder: Path) -> list[ProcessUse]:
+    """Read what each process used that the probe has seen; unreadable files are left out."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            user_s, system_s = raw["spent_s"]
+            found.append(
+                ProcessUse(
+                    str(raw["node"]),
+                    dict(raw["place"]),
+                    str(raw["program"]),
+                    float(raw["started_at"]),
+                    float(raw["elapsed_s"]),
+                    float(user_s),
+                    float(system_s),
+                    float(raw["memory_peak_mib"] or 0.0),
+                    int(raw["cores"] or 1),
+                )
+            )
+    return found
 
 
 def take_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:

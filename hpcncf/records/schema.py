@@ -576,6 +576,21 @@ class RankEnd(AttemptRecord):
     """Reasons to trust this record less, in words."""
 
 
+class NodeUse(RecordPart):
+    """What a job's processes used on one node that were no children of its command.
+
+    A launcher such as `srun` started them. Seen by the probe: only processes of Python.
+    """
+
+    node: str
+    allocated: Number | None
+    """Cores of the job on this node; None if Slurm does not say."""
+    processes: Integer
+    cpu_s: Number
+    memory_peak_mib: Number
+    """Sum of the processes' largest resident memory; shared pages count for each."""
+
+
 class RankRecord(RankEnd):
     """The record of one rank, written however it ends."""
 
@@ -599,6 +614,9 @@ class RankRecord(RankEnd):
     """Metrics that a command reported: the last value of each key."""
     program: list[ProgramProfile] = []
     """Where a command's time went, for each of its processes that the probe saw at work."""
+    by_launcher: list[NodeUse] = []
+    """By node: processes that a launcher started for the command, as `srun` in a batch script.
+    `cores`, `cpu` and `memory` count them, too."""
     packed: Packed | None = None
     """None for a run that was not co-located with others in its job."""
 

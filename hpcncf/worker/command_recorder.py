@@ -113,10 +113,12 @@ class CommandRecorder(RankRecorder):
             self.report.read_file(self.attempt.output / FILE)
         folder = self.attempt.probe(self.place.rank)
         is_probed = folder.exists()
-        profiles, unread = list[dict[str, Any]](), list[str]()
+        profiles, unread, launched = list[dict[str, Any]](), list[str](), list[dict[str, Any]]()
         if _has_files(folder):
-            from hpcncf.probe.read import take_profiles
+            from hpcncf.launcher.launched import add_launched
+            from hpcncf.probe.read import read_processes, take_profiles
 
+            measured, launched = add_launched(measured, read_processes(folder), os.environ)
             taken, unread = take_profiles(folder)
             profiles = [each.model_dump(mode="json") for each in taken]
         elif is_probed:
@@ -135,6 +137,7 @@ class CommandRecorder(RankRecorder):
             training=None,
             reported=self.report.values,
             program=profiles,
+            by_launcher=launched,
             warnings=[*self.report.problems, *unread],
         )
 

@@ -103,6 +103,7 @@ class RankRecorder:
             node_index=self.place.node_index,
             slurm_job_id=slurm_job_id(),
             run=self._plain_run,
+            by_launcher=others.pop("by_launcher", []),
             packed=packed,
             **others,
         )

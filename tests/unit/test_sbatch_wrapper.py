@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from hpcncf import cli
 from hpcncf.errors import UsageError
 from hpcncf.launch import sbatch_wrapper
-from hpcncf.launch.sbatch_wrapper import Request, parse_request, prepare, wrap_script
+from hpcncf.launch.sbatch_wrapper import (
+    Request,
+    copy_probe,
+    environment_lines,
+    parse_request,
+    prepare,
+    wrap_script,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +57,7 @@ def test_wrapped_command_is_the_script(words: list[str], tmp_path: Path) -> None
     assert (request.wrap, request.script) == ("a b", None)
     prepared = prepare(request, tmp_path, None)
     assert len(prepared.words) == len([each for each in words if each == "-n1"]) + 1
-    assert prepared.words[-1].startswith("--wrap=exec ")
+    assert prepared.words[-1].startswith("--wrap=[ ! -r ")
     (copy,) = tmp_path.glob("scripts/wrap-*/script/wrap")
     assert copy.read_text() == "#!/bin/sh\na b\n"
 
@@ -63,9 +74,9 @@ echo "$# $1" "$(basename "$0")"; exit 7
 
 
 def test_wrapped_script_keeps_the_directives_that_sbatch_reads(tmp_path: Path) -> None:
-    lines = wrap_script(SCRIPT, tmp_path / "job.sh", []).decode().split("\n")
+    lines = wrap_script(SCRIPT, tmp_path / "job.sh", [], tmp_path).decode().split("\n")
     assert lines[:5] == ["#!/bin/sh", *SCRIPT.decode().split("\n")[1:5]]
-    assert wrap_script(SCRIPT, tmp_path / "job.sh", []).endswith(SCRIPT)
+    assert wrap_script(SCRIPT, tmp_path / "job.sh", [], tmp_path).endswith(SCRIPT)
 
 
 @pytest.mark.parametrize("state", ["seen", "unseen", "no hpcncf"])
@@ -85,7 +96,67 @@ def test_wrapped_script_runs_whatever_the_node_lacks(
     done = subprocess.run(["sh", script, argument], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "1 a b job file.sh\n")
     page = "exit       7" in done.stderr
-    assert page if state != "no hpcncf" else "the job runs without it" in done.stderr
+    assert page if state != "no hpcncf" else "only processes of Python" in done.stderr
+
+
+SPIN = "import time\nwhile time.process_time() < 1.1: pass\n"
+
+
+def test_node_without_hpcncf_still_has_its_python_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sbatch_wrapper, "own_command", lambda: ["/nowhere/hpcncf"])
+    (tmp_path / "spin.py").write_text(SPIN)
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh -u\n{sys.executable} spin.py\n")
+    results = tmp_path / "results/jobs"
+    prepared = prepare(parse_request(["job.sh"]), results, None)
+    slurm = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "3"}
+    slurm |= {"SLURM_JOB_NODELIST": os.uname().nodename, "SLURM_JOB_CPUS_PER_NODE": "4"}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(["sh", prepared.words[0]], env=kept | slurm, check=True, capture_output=True)
+    assert cli.main(["diagnose", "11_3"]) == 0
+    page = capsys.readouterr().out
+    assert "spin.py" in page.splitlines()[0]
+    assert "cores      4 allocated" in page
+    assert "Where the time goes" in page
+    assert cli.main(["diagnose", "11", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert found["job"] == "11_3"
+    assert found["ranks"][0]["cpu"]["user_s"] + found["ranks"][0]["cpu"]["system_s"] >= 1.0
+    assert cli.main(["diagnose", str(results / "probes/11_3")]) == 0
+
+
+@pytest.mark.parametrize("path", [None, "/somewhere"])
+@pytest.mark.parametrize("form", ["script", "prolog"])
+def test_printed_lines_give_a_program_the_two_variables(
+    form: str, path: str | None, tmp_path: Path
+) -> None:
+    lines = environment_lines(tmp_path / "r s", task_prolog=form == "prolog")
+    given = {"SLURM_JOB_ID": "12", "SLURM_SUBMIT_DIR": str(tmp_path), "HPCNCF_OBSERVE": "1"}
+    given |= {"PYTHONPATH": path} if path else {}
+    show = 'printf \'%s\\n\' "$HPCNCF_PROBE" "$PYTHONPATH"'
+    script = f"set -eu\n{lines}" + (show if form == "script" else "")
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={"PATH": os.environ["PATH"]} | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    probe, python_path = done.stdout.splitlines()
+    copy = str(copy_probe(tmp_path / "r s"))
+    folder = "r s/probes/12" if form == "script" else "results/jobs/probes/12"
+    before = "export HPCNCF_PROBE=" if form == "prolog" else ""
+    assert probe == f"{before}{tmp_path}/{folder}"
+    assert (tmp_path / folder).is_dir()
+    assert python_path.endswith(f"{copy}:{path}" if path else f"{copy}/")
+
+
+def test_task_prolog_observes_those_only_who_ask(tmp_path: Path) -> None:
+    lines = environment_lines(tmp_path, task_prolog=True)
+    done = subprocess.run(["sh", "-eu", "-c", lines], env={}, capture_output=True, check=True)
+    assert done.stdout == b""
 
 
 @pytest.mark.parametrize("content", [b"echo\n", b"#!/bin/sh\r\n", b"#!/bin/sh\n\0"])

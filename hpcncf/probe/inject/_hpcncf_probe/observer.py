@@ -27,6 +27,20 @@ from _hpcncf_probe.lines import MAKE_INTERPRETERS, current_frames
 from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, PhaseClock
 
 FORMAT = 1
+# What a launcher says of a process's place: which job, step and task, and the job's cores.
+PLACE = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "LSB_JOBID",
+    "PBS_JOBID",
+)
 SAMPLE_EVERY_S = 0.01
 # The sampler's share of one core: samples get rarer where one costs more.
 SAMPLER_SHARE = 0.003
@@ -372,7 +386,8 @@ class Observer:
             self.private_mib.append(step_facts.private_mib())
         try:
             text = as_json(self.record(final))
-            name = f"{self.pid}-{int(self.started_at * 1000)}.json"
+            # Two nodes may give one number at the same moment.
+            name = f"{self.pid}-{int(self.started_at * 1000)}-{os.uname().nodename}.json"
             path = os.path.join(self.folder, name)
             mode = 0o600 | (os.stat(self.folder).st_mode & 0o040)
             made = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -402,6 +417,11 @@ class Observer:
         return {
             "format": FORMAT,
             "final": final,
+            "node": os.uname().nodename,
+            "place": {name: os.environ[name] for name in PLACE if name in os.environ},
+            "started_at": self.started_at,
+            "spent_s": os.times()[:2],
+            "memory_peak_mib": memory_peak_mib(),
             "kind": self.kind,
             "pid": self.pid,
             "program": self.program,
@@ -450,6 +470,18 @@ class Observer:
             "remedies": apply_remedies.record(),
             "problems": self.problems,
         }
+
+
+def memory_peak_mib():
+    """The process's largest resident memory; None where the kernel does not say."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"VmHWM:"):
+                    return int(line.split()[1]) / 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
 
 
 def wake_promptly():
