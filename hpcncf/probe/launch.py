@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -82,3 +83,38 @@ def unobservable(command: Sequence[str]) -> str | None:
         if DEAF & set(word[1:]):
             return f"{shlex.join(command[:2])} does not load the probe (python -E, -I and -S)"
     return None
+
+
+def is_python(pid: int) -> bool:
+    """Return whether a process runs Python, by its program's name."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+    return False
+
+
+def why_unobserved(pid: int, inject: str) -> str | None:
+    """Return why the probe in this folder cannot get into a process of Python; None if it can."""
+    with suppress(OSError):
+        words = _split(Path(f"/proc/{pid}/cmdline").read_bytes())
+        variables = dict(word.partition("=")[::2] for word in _environment(pid))
+        if words and (deaf := unobservable(words)):
+            return deaf
+        named = shlex.join(words[:2])
+        folder = os.path.normpath(inject)
+        entries = variables.get("PYTHONPATH", "").split(os.pathsep)
+        if folder not in map(os.path.normpath, entries):
+            return (
+                f"{named} was not looked into: PYTHONPATH had been set anew; "
+                "add to it, as in PYTHONPATH=lib:$PYTHONPATH"
+            )
+        if not Path(f"/proc/{pid}/root{folder}").exists():
+            return f"{named} was not looked into: its container does not see {folder}"
+    return None
+
+
+def _environment(pid: int) -> list[str]:
+    return _split(Path(f"/proc/{pid}/environ").read_bytes())
+
+
+def _split(text: bytes) -> list[str]:
+    return text.decode(errors="backslashreplace").split("\0")[:-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Final
 from hpcncf.errors import name_exit
 from hpcncf.launcher.environment import LaunchedBy, Place
 from hpcncf.paths import AttemptPaths
-from hpcncf.probe.launch import unobservable
+from hpcncf.probe.launch import is_python, unobservable, why_unobserved
 from hpcncf.records.claims import process_start
 from hpcncf.worker.child_process import FILE, Child, ReportedValues
 from hpcncf.worker.rank_recorder import RankRecorder
@@ -41,6 +40,7 @@ class CommandRecorder(RankRecorder):
         self.child, self.report = child, ReportedValues()
         self._environment, self._launched_by = dict(environment), launched_by
         self._process_started: float | None = None
+        self._unseen: str | None = None
         if Path(f"/proc/{child.pid}").exists():
             self._process_started = process_start(child.pid)
         program = run["workload"]
@@ -48,26 +48,23 @@ class CommandRecorder(RankRecorder):
         self._words = ["bash", "-c", shell] if shell is not None else program["command"]
         self.start_monitor(allocated, child.pid)
 
-    def load_early(self, load: Callable[[], None]) -> None:
+    def watch_python(self, load: Callable[[], None], inject: str) -> None:
         """Call `load` in a thread, once a program of Python has run for a while.
 
         It imports what the summary of such a program needs, which would else come at the end.
+        Where the probe in the folder `inject` cannot get into the program, the reason is kept.
         """
 
         def wait_and_load() -> None:
             while not self.child.ended.wait(LOADS_AFTER_S):
-                if self._runs_python():
-                    load()
-                    return
+                for pid in filter(is_python, self.monitor.pids):
+                    unseen = why_unobserved(pid, inject)
+                    if unseen is None:
+                        load()
+                        return
+                    self._unseen = unseen
 
         threading.Thread(target=wait_and_load, name="hpcncf-load", daemon=True).start()
-
-    def _runs_python(self) -> bool:
-        for pid in self.monitor.pids:
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/exe").readlink().name.startswith("python"):
-                    return True
-        return False
 
     def wait(self) -> tuple[int, dict[str, Any]]:
         """Wait for the command's end; return its exit code and the measurements as plain data.
@@ -123,8 +120,8 @@ class CommandRecorder(RankRecorder):
             profiles = [each.model_dump(mode="json") for each in taken]
         elif is_probed:
             folder.rmdir()
-        if is_probed and not profiles and (deaf := unobservable(self._words)):
-            unread = [*unread, deaf]
+        if is_probed and not profiles and (why := unobservable(self._words) or self._unseen):
+            unread = [*unread, why]
         kind, message = name_exit(code)
         return self.plain_record(
             measured,

@@ -153,7 +153,7 @@ def record(
     host = describe_host(run["workload"]["folder"])  # the command may have removed it
     recorder = CommandRecorder(run, place, attempt, child, host, "run", allocated)
     if load and probe:
-        recorder.load_early(load)
+        recorder.watch_python(load, variables["PYTHONPATH"].split(os.pathsep)[0])
     code, measured = recorder.wait()
     ended = child.asked_to_end and code != 0
     rank = recorder.end(measured, code, stopped=ended)

@@ -400,3 +400,25 @@ def test_commands_are_added_to_a_plan_of_any_layout(tmp_path: Path) -> None:
     assert not append_command(paths, other), "a job's run is among them"
     with pytest.raises(UsageError, match="holds the results of the job 'results'"):
         add_command(paths, Run(**other))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("PYTHONPATH=/lib {python} -c '{spin}'", "PYTHONPATH had been set anew; add to it"),
+        ("{python} -I -c '{spin}'; true", "does not load the probe (python -E, -I and -S)"),
+        ("env -u PYTHONPATH {python} -c '{spin}'", "PYTHONPATH had been set anew; add to it"),
+        ("PYTHONPATH=/lib:$PYTHONPATH {python} -c '{spin}'", ""),
+    ],
+)
+def test_a_script_that_keeps_the_probe_out_is_told_how(
+    line: str, reason: str, tmp_path: Path
+) -> None:
+    spin = "import time\nwhile time.process_time() < 1.3: pass"
+    done = hpcncf_run(tmp_path, "--", "sh", "-c", line.format(python=sys.executable, spin=spin))
+    rank = read_record(only(tmp_path).rank(0), RankRecord)
+    assert rank.cpu.user_s + rank.cpu.system_s > 1
+    assert bool(rank.program) is not bool(reason)
+    said = " ".join(done.stderr.split())
+    assert reason in said
+    assert ("set anew" in said) is ("set anew" in reason)
