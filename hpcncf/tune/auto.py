@@ -192,9 +192,7 @@ def _execute(
     variables = {
         GUARD: os.pathsep.join(map(str, folders)),
         GUARD_KERNEL: "1" if is_watched else "0",
-        "TMPDIR": str(sandbox.temporary),
-        "MPLCONFIGDIR": str(sandbox.temporary),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        **sandbox.variables,
     }
     cpus = usable_cpus()
     if run.resources.cpus_per_task < tuning.cores:

@@ -23,6 +23,11 @@ from hpcncf.errors import HpcncfError
 COPIED_BYTES: Final = 1 << 20
 """Larger files are linked."""
 MOST_ENTRIES: Final = 5_000
+CACHES: Final = (
+    *("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"),
+    "CUDA_CACHE_PATH",
+)
+"""Variables that name folders of compiled code, which is no result."""
 # System calls and constants of linux/landlock.h; equal on all architectures.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION: Final = 1
@@ -49,6 +54,15 @@ class Sandbox:
     @property
     def temporary(self) -> Path:
         return self.folder / "tmp"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of a trial's environment that keep what it writes in the sandbox."""
+        missing = [name for name in CACHES if name in os.environ and not _cache(name).is_dir()]
+        return {
+            **dict.fromkeys(("TMPDIR", "MPLCONFIGDIR", *missing), str(self.temporary)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def renew(self) -> None:
         """Make the working folder as the program's own is now; raises HpcncfError if it cannot."""
@@ -79,10 +93,14 @@ def open_sandbox(source: Path) -> Iterator[Sandbox]:
 
 def writable(sandbox: Sandbox, *more: Path) -> list[Path]:
     """List what a trial may write: its own folders, devices, and caches, which hold no results."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    caches = [cache, *(Path.home() / name for name in (".triton", ".nv"))]
+    caches = [Path.home() / name for name in (".cache", ".triton", ".nv")]
+    caches += [_cache(name) for name in CACHES if os.environ.get(name)]
     found = [sandbox.work, sandbox.folder, *more, Path("/dev"), Path("/proc"), *caches]
     return [each.resolve() for each in found if each.is_dir()]
+
+
+def _cache(name: str) -> Path:
+    return Path(os.environ[name])
 
 
 def kernel_version() -> int:

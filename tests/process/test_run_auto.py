@@ -32,7 +32,7 @@ os.makedirs("out", exist_ok=True)
 print("started", file=open("out/log.txt", "a"))
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.Adam(model.parameters())
-for step in range(300):
+for step in range(600):
     loss = model(torch.randn(16, 8)).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -167,7 +167,13 @@ def test_kernel_keeps_a_restricted_thread_in_its_folders(tmp_path: Path) -> None
     (outside / "new").write_text("by the main thread")
 
 
-def test_sandbox_copies_small_files_and_links_the_rest(tmp_path: Path) -> None:
+def test_sandbox_copies_small_files_and_links_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "not made yet"))
     (tmp_path / "small.txt").write_text("small")
     (tmp_path / "data").mkdir()
     (tmp_path / "large.bin").write_bytes(b"x" * (2 << 20))
@@ -182,7 +188,9 @@ def test_sandbox_copies_small_files_and_links_the_rest(tmp_path: Path) -> None:
         sandbox.renew()
         assert (sandbox.work / "small.txt").read_text() == "small"
         assert not (sandbox.work / "new.txt").exists()
-        assert sandbox.folder in writable(sandbox)
+        assert {sandbox.folder, cache} <= set(writable(sandbox))
+        assert "NUMBA_CACHE_DIR" not in sandbox.variables
+        assert sandbox.variables["TRITON_CACHE_DIR"] == str(sandbox.temporary)
     assert not sandbox.folder.exists()
     assert (tmp_path / "large.bin").exists(), "what is linked is not removed with the links"
 
