@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ WIDTH: Final = 80
 BAR: Final = 20
 MOST_CPUS: Final = 16
 MOST_BY_CORE: Final = 10
+NUMBER: Final = re.compile(r"\d[\d,]*")
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,26 @@ def remedy_lines(remedies: Sequence[RequestedRemedy]) -> list[str]:
     """Lines that tell for each requested remedy whether and where it was applied."""
     text: list[str] = []
     for each in remedies:
-        to = "; ".join(
-            f"{to} ({count} times)" if count > 1 else to for to, count in each.places.items()
-        )
+        to = "; ".join(_places(each.places))
         label = "  with       " if not text else "             "
         line = f"{each.name}: {'applied' if each.is_applied else 'NOT applied'}: {to}"
         text += textwrap.wrap(line, WIDTH, initial_indent=label, subsequent_indent=" " * 15)
     return text
+
+
+def _places(places: Mapping[str, int]) -> Iterator[str]:
+    """Yield the places of a remedy; of those that differ in numbers only, the first stands for all.
+
+    A model may have a table for each of dozens of features.
+    """
+    alike: dict[str, list[str]] = {}
+    for to in places:
+        alike.setdefault(NUMBER.sub("0", to), []).append(to)
+    for first, *others in alike.values():
+        if others:
+            yield f"{first}, and {len(others)} more like it"
+        else:
+            yield f"{first} ({places[first]} times)" if places[first] > 1 else first
 
 
 def program_lines(program: SeenProgram | None) -> list[str]:

@@ -9,7 +9,12 @@ import pytest
 from hpcncf.cli import run_summary as text_of
 from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, RankRecord
 from hpcncf.text import format_duration
-from hpcncf_analysis.diagnosis.summary import conclude_cores, share_cores, summarize
+from hpcncf_analysis.diagnosis.summary import (
+    RequestedRemedy,
+    conclude_cores,
+    share_cores,
+    summarize,
+)
 
 TIME = "2026-01-01T00:00:00.000+00:00"
 
@@ -206,3 +211,15 @@ def test_a_run_without_a_whole_window_says_so() -> None:
 )
 def test_durations_read_as_a_person_says_them(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
+
+
+def test_tables_that_differ_in_numbers_only_are_named_once() -> None:
+    tables = {
+        f"Adam at a.py:6: {at}.weight: with 320,{at:03} values, too small": 1 for at in range(30)
+    }
+    asked = RequestedRemedy("rowwise", False, {**tables, "Adam at a.py:9: it has no step": 2})
+    text = " ".join(" ".join(text_of.remedy_lines([asked])).split())
+    assert text == (
+        "with rowwise: NOT applied: Adam at a.py:6: 0.weight: with 320,000 values, too small, and "
+        "29 more like it; Adam at a.py:9: it has no step (2 times)"
+    )
