@@ -213,7 +213,7 @@ _SAID: Final = _phrases(
     ),
     (r"(\d{1,9}(?:\.\d+)?)user (\d{1,9}(?:\.\d+)?)system (\S{1,20})elapsed", _gnu_time),
     (
-        r"^\s*(Cpus|Gpus|Memory \(MB\))\s*:\s*"
+        r"^\s*(Cpus|Gpus|Memory \(MB\))(?: \(Average\))?\s*:\s*"
         r"(\d{1,9}(?:\.\d{1,6})?)?\s+(\d{1,9})[ \t]+(\d{1,9})\s*$",
         _condor_row,
     ),

@@ -399,8 +399,9 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     (
         "printed_efficiency",
         "share:%!2",
-        "cpu average efficiency, cpu load, cpu time used, cores used, core load",
+        "cpu average efficiency, cpu time used, cores used",
     ),
+    ("printed_efficiency", "share!2", "cpu load, core load"),  # without a sign it is a load
     ("peak_efficiency", "share", "cpu peak efficiency"),
     ("cpu_peak", "number", "cpu peak"),
     ("cpu_peak_s", "duration", "cpu peak duration"),
@@ -424,8 +425,10 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     (
         "memory_asked_mib",
         "memory!2",
-        "total requested memory, resource list mem, cpu memory, total memory, h vmem",
+        "total requested memory, resource list mem, cpu memory, total memory",
     ),
+    # Grid Engine's limit of address space, of each slot: no request of memory.
+    ("h_vmem_mib", "memory", "h vmem"),
     ("printed_memory_efficiency", "share", "mem, memory, ram, max memory"),
     # GPUs.
     ("gpus", "count", "gpus, ngpus, num gpus, gpu count, number of gpus, avg requested gpus"),
@@ -449,6 +452,10 @@ LABELS: Final[dict[str, list[Label]]] = _labels(
     ("memory_mib", "used of memory", "speicher, arbeitsspeicher, mémoire, mémoire utilisée"),
     ("printed_memory_efficiency", "share", "speichereffizienz, efficacité mémoire"),
     ("gpu_efficiency", "share!2", "gpu auslastung, utilisation gpu, efficacité gpu"),
+    ("id", "id", "auftragsnummer, jobnummer, identifiant du travail"),
+    ("nodes", "count!2", "knoten, anzahl knoten, nœuds, noeuds, nombre de nœuds, nombre de noeuds"),
+    ("cores", "count!2", "anzahl kerne, nombre de cœurs, nombre de coeurs"),
+    ("cpu_s", "duration!2", "cpu zeit, rechenzeit"),
     # Spanish, Italian and Portuguese sites.
     ("cores", "count!2", "núcleos, núcleos reservados, núcleos asignados, core richiesti"),
     ("nodes", "count!2", "nodos, nodi, nós"),

@@ -195,6 +195,9 @@ _AFTER: Final = re.compile(rf"(?:{_UNIT}|\s?\([^()%\d\n]{{0,40}}\)|\s?\[[A-Za-z 
 # What an amount of memory is per, between its label and its value.
 _PER: Final = re.compile(r"[ _]?(?:per|/)[ _]?(node|core|cpu|task)\b", re.IGNORECASE)
 _SEPARATOR: Final = re.compile(r"[ \t]*[.]*[ \t]*[:=|]?[ \t]*[<\"'\[(>]?[ \t]*")
+# `the maximum memory usage was 2 GB`: a verb instead of a colon.
+_VERB: Final = re.compile(r"[ \t]+(?:is|was|were)[ \t]+(?:only|just|about)?[ \t]*(?=\d)")
+_LASTING: Final = frozenset(("walltime", "runtime", "cputime", "elapsedtime", "wallclocktime"))
 # What may be between a label and its share: a bar, a verb.
 _TOWARDS_SHARE: Final = re.compile(
     r"[\s:=\[|.>~<*_#█▏▎▍▌▋▊▉░▒▓–—-]{0,80}"
@@ -282,6 +285,11 @@ _STEMS: Final = (
         "内存",
         "节点",
         "kern",
+        "knoten",
+        "nœud",
+        "noeud",
+        "auftrag",
+        "identifiant",
         "speicher",
         "zeit",
         "ffizien",
@@ -299,6 +307,32 @@ _ID: Final = re.compile(
 )
 
 
+_LABEL_END: Final = re.compile(r"[A-Za-z)]:(?: |$)")
+
+
+def _is_wrapped(line: str) -> bool:
+    """Return whether a line has two labels one blank apart, as a mail program wraps them."""
+    line = line.strip()
+    return "  " not in line and len(_LABEL_END.findall(line)) > 1
+
+
+def _joined(lines: Sequence[str]) -> Sequence[str]:
+    """Join the lines of a paragraph in which labels were wrapped; the others stay as they are."""
+    joined = list(lines)
+    at = 0
+    while at < len(joined):
+        end = at
+        while end < len(joined) and _is_wrapped(joined[end]):
+            end += 1
+        begins = [line.partition(":")[0].strip() for line in joined[at:end]]
+        if len(begins) > 1 and len(set(begins)) == len(begins):  # else a form on each line
+            end += bool(end < len(joined) and joined[end].strip())  # its last line may have one
+            joined[at] = " ".join(line.strip() for line in joined[at:end])[:LONGEST_LINE]
+            joined[at + 1 : end] = [""] * (end - at - 1)
+        at = max(end, at + 1)
+    return joined
+
+
 def _may_tell(line: str) -> bool:
     """Return whether a line may have a label: most lines of a log have none of the stems."""
     lowered = line.lower()
@@ -309,6 +343,7 @@ def _may_tell(line: str) -> bool:
 
 def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
     table, beginnings = labels_by_letters(), _beginnings()
+    lines = _joined(lines)
     before = ""
     telling = {number for number, line in enumerate(lines) if _may_tell(line)}
     if len(telling) > MOST_LABELLED:  # a log: what the scheduler wrote is at its end
@@ -423,6 +458,8 @@ def _take(
     unit = (after[1] or "").lower()
     separator = _SEPARATOR.match(line, after.end())
     assert separator
+    if (of_memory or key in _LASTING) and not is_rule(before, line):
+        separator = _VERB.match(line, after.end()) or separator
     at_begin = not line[:start].strip(" \t|-+:\"'")
     gap = separator[0]
     firm = (

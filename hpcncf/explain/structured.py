@@ -158,9 +158,9 @@ def column(head: str) -> list[Label]:
         return [Label("core_walltime_s", "duration", "s")]
     key = letters(re.sub(r"\((?:MB|GB|KB|s|h|min|%)\)|%\S*$", "", head))
     found = [each for each in _column_index().get(key, []) if each.kind != "hosts"]
-    unit = re.search(r"\((MB|GB|KB|s|h|min|%)\)|_(MB|GB|sec|s)$", head)
+    unit = re.search(r"\((MB|GB|KB|s|h|min|%)\)|_(MB|GB|sec|s)$|[A-Za-z] (%)$", head)
     if unit and found:
-        word = (unit[1] or unit[2]).replace("sec", "s")
+        word = (unit[1] or unit[2] or unit[3]).replace("sec", "s")
         return [Label(each.field, each.kind, word, each.weight) for each in found]
     if not found and unit and unit[2]:
         key = letters(head[: unit.start()])
@@ -542,7 +542,8 @@ def read_cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
             found_time = match_duration(cell, 0, 1.0)
             return ("elapsed_s", found_time[0]) if found_time else None
         elif row.kind in ("tres", "select"):
-            value = cell if "=" in cell else None
+            cards = re.match(r"gpu:(?:[\w.-]+:)?(\d{1,4})\b", cell)  # AllocGRES before 21.08
+            value = f"gres/gpu={cards[1]}" if cards else cell if "=" in cell else None
         if value is not None:
             name = row.field
             return ("memory_mib" if row.kind == "used of memory" else name), value
@@ -616,7 +617,7 @@ _PLAIN: Final = (
 
 
 # `batch`, `extern`, a number; cut by sacct: `bat+`.
-_STEP: Final = re.compile(r"\.(batch|extern|interactive|\d+|[a-z]{1,5}\+?)$")
+_STEP: Final = re.compile(r"\.(batch|extern|interactive|\d+|[a-z]{1,11}\+?)$")
 
 
 def _step(job_id: str) -> tuple[str, str]:

@@ -50,7 +50,7 @@ _AND: Final = re.compile(r"[\s,]*(?:and\s+)?")
 _BARE: Final = re.compile(rf"({_NUMBER})(?![\d:%]|\.\d|\s?[KMGTP]i?B?\b|\s?/\s?\d)", re.IGNORECASE)
 _MIB: Final = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _MEMORY: Final = re.compile(
-    rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w)?|(B|bytes?))(?:[nc]|/(?:node|core|cpu))?(?![A-Za-z])",
+    rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w|o)?|(B|bytes?))(?:[nc]|/(?:node|core|cpu))?(?![A-Za-z])",
     re.IGNORECASE,
 )
 _SHARE: Final = re.compile(rf"({_NUMBER})\s{{0,3}}(?:%|percent\b|per cent\b|pct\b)", re.IGNORECASE)
@@ -156,7 +156,7 @@ def count(text: str) -> int | None:
 # A number before a unit whose fraction is after a comma, as a locale of France or Germany has it.
 _COMMA: Final = re.compile(
     r"(?<![\d,.:])(\d{1,3}(?:[.\u202f\u00a0' ]\d{3})+|\d{1,9}),(\d{1,2}|\d{4,})"
-    r"(?=\s?(?:%|[KMGT]i?B\b|[KMGT]\b|s(?:ec)?\b|h\b|min\b))"
+    r"(?=\s?(?:%|[KMGT]i?[Bo]\b|[KMGT]\b|s(?:ec)?\b|h\b|min\b))"
 )
 _POINT_THOUSANDS: Final = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?=\.\d|(?![\d,]))")
 _SPACE_THOUSANDS: Final = re.compile(r"(?<=\d)[\u202f\u00a0'](?=\d{3}(?!\d))")
