@@ -109,7 +109,9 @@ def _try(words: Sequence[str], results: Path, seconds: float) -> AutoChoice:
         signal.signal(each, lambda signum, _: came.append(signum))
     try:
         found = tune_here(words, folder, seconds, lambda: bool(came))
-    except (HpcncfError, OSError) as error:
+    except OSError as error:
+        found = AutoChoice(reason=f"no trial could be made: {error.filename}: {error.strerror}")
+    except HpcncfError as error:
         found = AutoChoice(reason=f"no trial could be made: {error}")
     except Exception as error:
         found = AutoChoice(reason=f"the trials failed: {type(error).__name__}: {error}")

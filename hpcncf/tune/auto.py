@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import select
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +27,7 @@ from hpcncf.launcher.environment import place_of_command
 from hpcncf.monitor.cgroup import memory_limit, threads_per_core, usable, usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.paths import ResultPaths
-from hpcncf.probe.launch import GUARD, GUARD_KERNEL, LAUNCHERS, unobservable
+from hpcncf.probe.launch import GUARD, GUARD_KERNEL, LAUNCHERS, observed, unobservable
 from hpcncf.records.claims import claim_attempt
 from hpcncf.tune.program import UNCHANGED, Programs, Setup, Tried, build_tuning, is_equal, simplest
 from hpcncf.tune.sandbox import Sandbox, kernel_version, open_sandbox, restrict_thread, writable
@@ -40,6 +42,7 @@ MEMORY_SHARE: Final = 0.8
 """Of the job's memory, which no trial is expected to exceed: an OOM kill marks the whole job."""
 GRACE_S: Final = 2.0
 POLL_S: Final = 0.2
+CHECK_S: Final = 30.0
 NO_BUDGET: Final = -1.0
 THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -165,6 +168,9 @@ def _search(
     is_watched = kernel_version() > 0
     if is_watched:
         restrict_thread(writable(sandbox, tuning.paths.folder))
+    now = read_state(tuning)
+    if not _is_guarded(tuning.unchanged_run().words[0], sandbox):
+        return now, "its Python does not load the probe, as 3.9 and later do"
     while (now := read_state(tuning)).step.kind == "send":
         extended, _ = record_round(now)
         again = [trial.ask for trial in now.known.trials if trial.fate == "open"]
@@ -177,6 +183,26 @@ def _search(
             if unsafe := _read_unsafe(tuning.paths, run):
                 return read_state(replace(tuning, core_hours=NO_BUDGET)), unsafe
     return now, ""
+
+
+def _is_guarded(python: str, sandbox: Sandbox) -> bool:
+    """Whether the guard ends a process of this Python that is about to write elsewhere."""
+    folder = sandbox.folder / "check"
+    folder.mkdir()
+    environment = observed(os.environ, folder, trial=folder / "trial.json") | {GUARD: str(folder)}
+    command = [python, "-c", "open('/', 'a')"]  # never succeeds: it is a folder
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            command,
+            env=environment,
+            cwd=sandbox.source,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=CHECK_S,
+            check=False,
+        )
+    return (folder / "trial.json.unsafe").exists()
 
 
 def _execute(

@@ -1,8 +1,8 @@
 """Where the trials of `hpcncf run --auto` run: a copy of the working folder, fenced by the kernel.
 
-What a trial writes must not be what the real run reads. So its working folder has copies of small
-files and links to everything else, and where the kernel has Landlock (Linux 5.13), the trial can
-write nowhere but in folders of its own, whichever program or library writes.
+What a trial writes must not be what the real run reads. So its working folder mirrors the program's
+own, with copies of small files and links to everything else. Where the kernel has Landlock (Linux
+5.13), a trial can write nowhere but in folders of its own, whichever program or library writes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from hpcncf.errors import HpcncfError
 
 COPIED_BYTES: Final = 1 << 20
-"""Larger files are linked."""
-MOST_ENTRIES: Final = 5_000
+"""Files of so many bytes and more are linked."""
+COPIED_IN_ALL: Final = 64 << 20
+MOST_ENTRIES: Final = 2_000
+"""Of all folders that are made; others are linked."""
 CACHES: Final = (
     *("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"),
     "CUDA_CACHE_PATH",
@@ -69,16 +72,41 @@ class Sandbox:
         for each in (self.work, self.temporary):
             shutil.rmtree(each, ignore_errors=True)
             each.mkdir()
-        entries = list(os.scandir(self.source))
-        if len(entries) > MOST_ENTRIES:
-            raise HpcncfError(f"{self.source} has {len(entries):,} entries, too many to link")
-        for entry in entries:
-            target = self.work / entry.name
-            if entry.is_file() and entry.stat().st_size < COPIED_BYTES:
-                with suppress(PermissionError):
-                    shutil.copy2(entry.path, target)
+        room, entries = COPIED_IN_ALL, MOST_ENTRIES
+        folders = [(self.source, self.work)]
+        while folders:
+            source, target = folders.pop(0)  # those near the top first
+            found = _list(source, entries)
+            if found is None and target == self.work:
+                raise HpcncfError(f"{source} has more than {MOST_ENTRIES:,} entries")
+            if found is None:  # data, most likely, which a trial only reads
+                target.rmdir()
+                target.symlink_to(source)
+                continue
+            entries -= len(found)
+            for entry in found:
+                place, size = target / entry.name, COPIED_BYTES
+                if entry.path == str(self.folder):
                     continue
-            target.symlink_to(entry.path)
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    place.mkdir()
+                    folders.append((Path(entry.path), place))
+                    continue
+                if entry.is_file():
+                    size = entry.stat().st_size
+                if size >= min(COPIED_BYTES, room) or not os.access(entry.path, os.R_OK):
+                    place.symlink_to(entry.path)
+                else:
+                    shutil.copy2(entry.path, place)
+                    room -= size
+
+
+def _list(folder: Path, most: int) -> list[os.DirEntry[str]] | None:
+    """Entries of a folder; None if there are too many, or if it cannot be read."""
+    with suppress(PermissionError), os.scandir(folder) as entries:
+        found = list(islice(entries, most + 1))
+        return found if len(found) <= most else None
+    return None
 
 
 @contextmanager

@@ -16,9 +16,11 @@ import pytest
 from unit.test_program_trials import Given, seen, tried
 
 from hpcncf import cli
+from hpcncf.errors import HpcncfError
 from hpcncf.launcher.time_limit import time_limit_s
 from hpcncf.probe.launch import GUARD, GUARD_KERNEL, observed
 from hpcncf.tune import auto
+from hpcncf.tune import sandbox as sandbox_module
 from hpcncf.tune.auto import AutoChoice, OwnAllocation, find_obstacle
 from hpcncf.tune.program import Setup, build_tuning
 from hpcncf.tune.sandbox import kernel_version, open_sandbox, restrict_thread, writable
@@ -96,6 +98,7 @@ def guarded(folder: Path, code: str) -> tuple[int, str]:
         ("sqlite3.connect('../kept.db')", "opens the database"),
         ("socket.create_connection(('192.0.2.1', 80), 1)", "connects to 192.0.2.1 port 80"),
         ("subprocess.run(['cp', '../kept.txt', '../copy'])", "starts cp"),
+        ("subprocess.run(['git', 'gc'])", "starts git"),
         ("os.system('echo x > ../kept.txt')", "starts the shell line echo"),
         ("subprocess.run('rm ../kept.txt', shell=True)", "starts the shell line rm"),
         ("os.symlink('../kept.txt', 'a'); open('a', 'a')", "writes"),
@@ -128,6 +131,7 @@ os.remove("a/d")
 sqlite3.connect(":memory:")
 open("../kept.txt").read()
 subprocess.run(["uname"], stdout=subprocess.DEVNULL)
+subprocess.run("git rev-parse HEAD 2>&1".split()[:3], capture_output=True)
 subprocess.run("uname -a", shell=True, stdout=subprocess.DEVNULL)
 server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname())
@@ -174,25 +178,36 @@ def test_sandbox_copies_small_files_and_links_the_rest(
     cache.mkdir()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "not made yet"))
-    (tmp_path / "small.txt").write_text("small")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "large.bin").write_bytes(b"x" * (2 << 20))
-    (tmp_path / "dangling").symlink_to("nowhere")
-    with open_sandbox(tmp_path) as sandbox:
-        sandbox.renew()
-        assert not (sandbox.work / "small.txt").is_symlink()
-        assert (sandbox.work / "large.bin").resolve() == tmp_path / "large.bin"
-        assert (sandbox.work / "data").resolve() == tmp_path / "data"
-        (sandbox.work / "small.txt").write_text("changed")
-        (sandbox.work / "new.txt").write_text("new")
-        sandbox.renew()
-        assert (sandbox.work / "small.txt").read_text() == "small"
-        assert not (sandbox.work / "new.txt").exists()
+    source = tmp_path / "source"
+    for folder in ("out", "data", ".git"):
+        (source / folder).mkdir(parents=True)
+    for name in ("small.txt", "out/log.txt"):
+        (source / name).write_text("before")
+    (source / "out/model.pt").write_bytes(b"x" * (2 << 20))
+    (source / "dangling").symlink_to("nowhere")
+    for number in range(20):
+        (source / f"data/{number}").touch()
+    monkeypatch.setattr(sandbox_module, "MOST_ENTRIES", 10)
+    with open_sandbox(source) as sandbox:
+        work = sandbox.work
+        for _ in range(2):
+            sandbox.renew()
+            assert (work / "small.txt").read_text() == (work / "out/log.txt").read_text()
+            assert not (work / "new.txt").exists()
+            assert (work / "out/model.pt").resolve() == source / "out/model.pt"
+            links = [each.name for each in work.iterdir() if each.is_symlink()]
+            assert sorted(links) == [".git", "dangling", "data"]
+            (work / "out/log.txt").write_text("changed")
+            (work / "new.txt").write_text("new")
         assert {sandbox.folder, cache} <= set(writable(sandbox))
         assert "NUMBA_CACHE_DIR" not in sandbox.variables
         assert sandbox.variables["TRITON_CACHE_DIR"] == str(sandbox.temporary)
+        monkeypatch.setattr(sandbox_module, "MOST_ENTRIES", 3)
+        with pytest.raises(HpcncfError, match="has more than 3 entries"):
+            sandbox.renew()
     assert not sandbox.folder.exists()
-    assert (tmp_path / "large.bin").exists(), "what is linked is not removed with the links"
+    assert (source / "out/log.txt").read_text() == "before"
+    assert (source / "out/model.pt").exists(), "what is linked is not removed with the links"
 
 
 def test_obstacles_are_known_before_any_trial(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +246,24 @@ def test_first_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert time.monotonic() - began < 12
     assert not found.remedies
     assert found.reason == "the time was too short for its first trial"
+
+
+def test_python_that_does_not_load_the_probe_makes_no_trial(tmp_path: Path) -> None:
+    wrapper, marker = tmp_path / "python", tmp_path / "started"
+    wrapper.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    command = [str(wrapper), "-c", f"open({str(marker)!r}, 'w')"]
+    found = auto.tune_here(command, tmp_path / "results", 20.0, lambda: False)
+    assert "its Python does not load the probe" in found.reason
+    assert not marker.exists()
+
+
+def test_results_folder_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["run", "--results", "file/run", "--auto", "--", sys.executable, "-c", "print(1)"]
+    done = subprocess.run([*HPCNCF, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "no trial could be made:" in done.stderr
 
 
 def test_signal_during_trials_ends_them_and_the_run(tmp_path: Path) -> None:

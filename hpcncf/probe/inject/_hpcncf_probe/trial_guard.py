@@ -14,9 +14,10 @@ from _hpcncf_probe.seams import observe_calls
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Programs that only look, or that compilers and loaders of libraries need.
 HARMLESS = frozenset(
-    "git uname hostname which nproc lscpu nvidia-smi rocm-smi numactl file stty locale".split()
+    "git uname hostname which nproc lscpu nvidia-smi rocm-smi file stty locale".split()
     + "ldconfig ld gcc g++ cc c++ clang nvcc objdump ptxas ninja ar as".split()
 )
+GIT_READS = frozenset("rev-parse describe log status diff show ls-files rev-list remote".split())
 # Modules that write files by themselves.
 SILENT = frozenset("h5py netCDF4 safetensors pyarrow polars zarr tensorstore".split())
 FOLDERS = []
@@ -146,24 +147,25 @@ def _connected(socket, address):
     return f"it connects to {host} port {address[1]}"
 
 
-def _started(program):
-    name = os.path.basename(_text(program))
-    harmless = name in HARMLESS or name.startswith("python") or program == sys.executable
-    return None if harmless else "it starts " + name
-
-
 def _popen(program, arguments, *_):
     words = [_text(each) for each in arguments] if not isinstance(arguments, str) else [arguments]
     if os.path.basename(words[0]) in ("sh", "bash") and words[1:2] == ["-c"]:
         return _line(words[2])
-    return _started(program or words[0])
+    name = os.path.basename(_text(program or words[0]))
+    is_python = name.startswith("python") or program == sys.executable
+    return None if is_python or _is_harmless(name, words) else "it starts " + name
+
+
+def _is_harmless(name, words):
+    return name in HARMLESS and (name != "git" or not GIT_READS.isdisjoint(words))
 
 
 def _line(text):
     """Of a shell's line: one harmless program, nothing redirected."""
     text = _text(text)
-    plain = not set("|;&<>`$") & set(text)
-    return None if plain and text.split()[0] in HARMLESS else "it starts the shell line " + text
+    plain, words = not set("|;&<>`$\n") & set(text), text.split()
+    harmless = plain and _is_harmless(words[0], words)
+    return None if harmless else "it starts the shell line " + text
 
 
 def _imported(name, *_):
