@@ -15,7 +15,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.batches import Batch
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.engines.reference import min_instances, split_batch
+from hpcncf.ncf.engines.reference import INDUCTOR_OPTIONS, min_instances, split_batch
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 
@@ -162,16 +162,15 @@ def test_the_least_that_a_part_of_a_whole_step_has(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("compiler", ["inductor", "reduce-overhead"])
 def test_torch_compile_runs_once_before_the_first_step_and_computes_the_same(
-    folder: Path, tmp_path: Path, compiler: str
+    folder: Path, tmp_path: Path
 ) -> None:
     """Also where the epoch's last step has one positive, and with dropout's masks."""
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
     counters.clear()
-    rank = of(folder, tmp_path, compile=compiler)
+    rank = of(folder, tmp_path, compile="inductor")
     assert counters["stats"]["unique_graphs"] == 1
     rank.train()
     assert counters["stats"]["unique_graphs"] == 1
@@ -179,6 +178,41 @@ def test_torch_compile_runs_once_before_the_first_step_and_computes_the_same(
     alone.train()
     assert rank.epochs[0].loss == pytest.approx(alone.epochs[0].loss, rel=1e-6)
     assert rank.model.state_dict().keys() == alone.model.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "dynamic", "options"),
+    [
+        ("inductor", True, INDUCTOR_OPTIONS),
+        ("reduce-overhead", False, INDUCTOR_OPTIONS | {"triton.cudagraphs": True}),
+    ],
+)
+def test_each_compiler_is_torch_compile_and_gets_steps_of_one_size(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compiler: str,
+    dynamic: bool,
+    options: dict[str, Any],
+) -> None:
+    """Compiled for one size, reduce-overhead would compile again for any other."""
+    given, sizes = list[Any](), set[int]()
+
+    def compile_to_itself(model: Any, **settings: Any) -> Any:
+        given.append(settings)
+
+        def run(users: Tensor, *rest: Tensor) -> Any:
+            sizes.add(len(users))
+            return model(users, *rest)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_to_itself)
+    rank = of(folder, tmp_path, compile=compiler)
+    assert len(sizes) == 1, "it is called once before the first step"
+    rank.train()
+    assert given == [{"dynamic": dynamic, "options": options}]
+    assert len(sizes) == 1
 
 
 @pytest.mark.slow
