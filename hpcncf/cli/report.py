@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"timeline: {args.trace} (open it at ui.perfetto.dev)")
     for each in data.written:
         by_hand = f" (or sbatch {format_path(each.script)})" if each.script else ""
-        print(f"{each.advice.purpose}: hpcncf submit {format_path(each.job)}{by_hand}")
+        print(f"{each.advice.purpose}: {each.command(format_path(each.job))}{by_hand}")
     if args.open:
         import webbrowser
 

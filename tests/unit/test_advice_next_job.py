@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from hpcncf_analysis.advice.next_job import (
     build_advice,
     build_change,
     build_next_job,
+    describe_overrides,
     format_sbatch_lines,
     job_as_yaml,
     judge_job,
@@ -264,6 +266,7 @@ def test_longer_runs_are_written_for_what_was_too_short(
     assert job.training.epochs == 3, "the user's job stays what it was"
     assert [point["training.epochs"] for point in job.points] == [7]
     assert len(planned(found["repeat"].job, capsys)["runs"]) == 3
+    assert (found["repeat"].job.name, found["repeat"].script) == ("next.yaml", None)
 
 
 def test_a_job_measured_at_another_length_is_requested_as_the_job_file_has_it(
@@ -305,7 +308,7 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str], *settings: str) -> A
     return json.loads(seen.out)
 
 
-def test_each_choice_is_a_job_file_that_can_be_planned(
+def test_each_choice_can_be_planned_from_one_job_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two ranks are the fastest; one core takes fewer core-hours."""
@@ -313,7 +316,8 @@ def test_each_choice_is_a_job_file_that_can_be_planned(
     make_results.complete(paths)
     found = written(paths)
     knee, cheapest = found["next"], found["cheapest"]
-    assert (knee.job.name, cheapest.job.name) == ("next.yaml", "next-cheapest.yaml")
+    assert knee.job == cheapest.job == paths.report / "next.yaml"
+    assert (knee.overrides, cheapest.script) == ([], None)
     plan = planned(knee.job, capsys)
     (run,) = plan["runs"]
     assert plan["job"] == "demo-next"
@@ -324,7 +328,12 @@ def test_each_choice_is_a_job_file_that_can_be_planned(
         "cpus_per_task": 1,
     }
     assert run["resources"]["mem_gb"] == 1.0, "two ranks of 400 MiB, and a quarter"
-    assert planned(cheapest.job, capsys)["job"] == "demo-cheapest"
+    assert load_job(cheapest.job, cheapest.overrides) == cheapest.advice.job
+    settings = [word for setting in cheapest.overrides for word in ("-s", setting)]
+    assert planned(cheapest.job, capsys, *settings)["job"] == "demo-cheapest"
+    command = shlex.split(cheapest.command("next.yaml"))
+    assert command == ["hpcncf", "submit", "next.yaml", *settings]
+    assert "resources.tasks_per_node=1" in command
     assert f"run={run['id']}\n" in knee.script.read_text()
     assert "#SBATCH --ntasks-per-node=2\n" in knee.script.read_text()
 
@@ -332,7 +341,10 @@ def test_each_choice_is_a_job_file_that_can_be_planned(
 def test_an_earlier_reports_advice_goes(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path)
     make_results.complete(paths)
+    paths.report.mkdir()
+    (paths.report / "next-cheapest.yaml").touch()  # as versions before wrote it
     assert len(written(paths)) == 2
+    assert {path.name for path in paths.report.iterdir()} == {"next.yaml", "next.sbatch"}
     one = make_results.demo(tmp_path / "one", points=[{"training.seed": 9}])
     paths.plan.write_text(one.plan.read_text())
     assert written(paths) == {}
@@ -404,6 +416,32 @@ def test_without_the_data_there_is_a_job_file_and_no_script(data: str, tmp_path:
     first = written(paths)["next"]
     assert first.script is None
     assert load_job(first.job).name == "demo-next"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resources": {"cpus_per_task": 4, "mem_gb": 2.5}, "name": "b"},
+        {"training": {"batch_size_per_rank": 64}},
+        {"training": {"max_steps": 5, "optimizer": "sgd", "lr": 0.01}},
+        {"points": [{"resources.cpus_per_task": 2, "training.seed": 3}], "repeats": 3},
+        {"parameters": {"x": "a b, {c}: #", "y": True}},
+        {"remedies": {"threads": 2, "rowwise": True}},
+    ],
+)
+def test_settings_of_the_command_line_make_one_job_of_another(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    command = {"workload": {"command": ["train", "{x}", "{y}"], "folder": str(tmp_path)}}
+    of_command = {"parameters", "remedies"} & set(changes)
+    plain: dict[str, Any] = {"name": "a", "parameters": {"x": 1e-3, "y": 2}, **command}
+    if not of_command:
+        plain = {"name": "a", "data": {"path": str(tmp_path / "data")}}
+    base, job = (JobSpec.model_validate(each) for each in (plain, plain | changes))
+    for one, other in ((base, job), (job, base)):
+        path = tmp_path / "job.yaml"
+        path.write_text(job_as_yaml(one, []))
+        assert load_job(path, describe_overrides(one, other)) == other
 
 
 def study(**settings: Any) -> PlannedJob:

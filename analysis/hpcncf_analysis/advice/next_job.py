@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from hpcncf.data.manifest import DataError, content_key
 from hpcncf.errors import UsageError
 from hpcncf.files import write_text
 from hpcncf.job.expand import expand_job
-from hpcncf.job.load import apply_override
+from hpcncf.job.load import BATCH_SIZES, apply_override
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
@@ -100,6 +101,14 @@ REPEAT_S: Final = 30.0
 REPEATS: Final = 3
 
 
+# Reports before these were settings of next.yaml wrote a file for each.
+EARLIER_FILES: Final = tuple(
+    f"next-{purpose}.{ending}"
+    for purpose in ("repeat", "fastest", "cheapest")
+    for ending in ("yaml", "sbatch")
+)
+
+
 def judge_job(
     configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
 ) -> Judgement | None:
@@ -160,7 +169,8 @@ def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | No
     )
 
 
-Purpose = Literal["next", "repeat", "fastest", "cheapest"]
+Purpose = Literal["repeat", "next", "fastest", "cheapest"]
+"""In the order in which they are shown."""
 
 
 def next_job_name(name: str, purpose: Purpose) -> str:
@@ -294,7 +304,7 @@ def _value(job: JobSpec, dotted: str) -> Any:
 
 @dataclass(frozen=True)
 class Advice:
-    """One job file that a report writes."""
+    """One job that a report advises."""
 
     purpose: Purpose
     chosen: Judged
@@ -430,52 +440,96 @@ def build_repeat(table: Judgement, planned: PlannedJob) -> Advice | None:
 
 @dataclass(frozen=True)
 class WrittenAdvice:
-    """One job file, and where it lies."""
+    """Advice, and how next.yaml submits it."""
 
     advice: Advice
     job: Path
+    """next.yaml, whichever advice it holds."""
+    overrides: Sequence[str]
+    """Settings `key=value` that make it this advice's job; empty for the advice that it holds."""
     script: Path | None
-    """None if the job file has several points, or cannot be planned here (other data by now)."""
+    """next.sbatch; None for other advice, for several points, and if the job cannot be planned here
+    (other data by now)."""
+
+    def command(self, path: str) -> str:
+        """Shell command that submits the job, with next.yaml at `path`."""
+        settings = "".join(f" -s {shlex.quote(setting)}" for setting in self.overrides)
+        return f"hpcncf submit {shlex.quote(path)}{settings}"
 
 
 def write_advice(
     table: Judgement | None, planned: PlannedJob, paths: ResultPaths, diagnoses: Diagnoses
 ) -> list[WrittenAdvice]:
-    """Write the advised jobs to the report folder and remove the files of earlier reports.
+    """Write next.yaml and next.sbatch to the report folder, and return all that is advised.
 
-    The next job is next.yaml; further choices get a file each if they differ.
+    The file holds the next job, or else the longer runs of what was too short. Without advice the
+    files of an earlier report are removed.
     """
-    advised: dict[Purpose, Advice] = {}
-    if table:
-        repeat = build_repeat(table, planned)
-        if repeat:
-            advised["repeat"] = repeat
-        for choice in CHOICES:
-            advice = build_advice(table, planned, diagnoses, choice)
-            known = {each.chosen.key for each in advised.values() if each.purpose != "repeat"}
-            trial = choice == "recommended" and table.recommended is None
-            if repeat and trial and advice and not advice.changed:
-                continue  # longer runs come first
-            if advice and advice.chosen.key not in known:
-                advised[advice.purpose] = advice
-    written = []
-    purposes: tuple[Purpose, ...] = ("repeat", "next", "fastest", "cheapest")
-    for purpose in purposes:
-        stem = "next" if purpose == "next" else f"next-{purpose}"
-        job, script = (paths.report / f"{stem}.{ending}" for ending in ("yaml", "sbatch"))
-        advice, text = advised.get(purpose), None
-        if advice:
-            write_text(job, advice.job_yaml)
-            if purpose != "repeat":  # which has several points
-                text = _batch_script(advice.job, planned, job, paths.folder.resolve().parent)
-            written.append(WrittenAdvice(advice, job, script if text else None))
-        else:
-            job.unlink(missing_ok=True)
-        if text:
-            write_text(script, text)
-        else:
-            script.unlink(missing_ok=True)
-    return written
+    advised = advise(table, planned, diagnoses) if table else []
+    job, script = paths.report / "next.yaml", paths.report / "next.sbatch"
+    for path in (job, script, *(paths.report / name for name in EARLIER_FILES)):
+        path.unlink(missing_ok=True)
+    if not advised:
+        return []
+    first = next((each for each in advised if each.purpose == "next"), advised[0])
+    write_text(job, first.job_yaml)
+    text = None
+    if first.purpose != "repeat":  # which has several points
+        text = _batch_script(first.job, planned, job, paths.folder.resolve().parent)
+    if text:
+        write_text(script, text)
+    return [
+        WrittenAdvice(
+            each,
+            job,
+            describe_overrides(first.job, each.job),
+            script if text and each is first else None,
+        )
+        for each in advised
+    ]
+
+
+def advise(table: Judgement, planned: PlannedJob, diagnoses: Diagnoses) -> list[Advice]:
+    """All advice on a judged job, each about another row: to repeat, next, fastest, cheapest."""
+    repeat = build_repeat(table, planned)
+    advised = [] if repeat is None else [repeat]
+    known = set[str]()
+    for choice in CHOICES:
+        advice = build_advice(table, planned, diagnoses, choice)
+        if advice is None or advice.chosen.key in known:
+            continue
+        trial = choice == "recommended" and table.recommended is None
+        if repeat and trial and not advice.changed:
+            continue  # longer runs come first
+        known.add(advice.chosen.key)
+        advised.append(advice)
+    return sorted(advised, key=lambda each: get_args(Purpose).index(each.purpose))
+
+
+def describe_overrides(base: JobSpec, job: JobSpec) -> list[str]:
+    """Settings `key=value`, for `-s`, that make `job` of the job file of `base`."""
+    before, after = base.model_dump(mode="json"), job.model_dump(mode="json")
+    changes: dict[str, Any] = {}
+    for name, value in after.items():
+        old = before[name]
+        if isinstance(value, dict) and isinstance(old, dict) and set(value) == set(old):
+            changes |= {f"{name}.{key}": value[key] for key in value if value[key] != old[key]}
+        elif value != old:
+            changes[name] = value
+    # One batch size replaces the other, which is then not to be unset after it.
+    if given := [key for key in BATCH_SIZES if changes.get(key) is not None]:
+        changes = {key: v for key, v in changes.items() if key not in BATCH_SIZES - {*given}}
+    # The points first, since an override of a setting also replaces it in every point.
+    ordered = sorted(changes.items(), key=lambda each: each[0] != "points")
+    return [f"{key}={_format_flow(value)}" for key, value in ordered]
+
+
+def _format_flow(value: Any) -> str:
+    """Format a value as YAML in one line."""
+    text: str = yaml.dump(
+        value, Dumper=JobDumper, default_flow_style=True, allow_unicode=True, width=10**6
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _batch_script(job: JobSpec, planned: PlannedJob, path: Path, results: Path) -> str | None:

@@ -100,8 +100,8 @@ def conclude(
     """Draw the conclusion of a report from its configurations and judgement.
 
     `counts`: state -> number of runs. `base`: the configuration of the job file without its
-    grid. `advised`: purpose -> advice and the path of its job file. `of_trials`: the runs are
-    trials of hpcncf tune.
+    grid. `advised`: purpose -> advice and a sentence on how to submit it. `of_trials`: the runs
+    are trials of hpcncf tune.
     """
     if not configurations:
         total = sum(counts.values())
@@ -171,8 +171,8 @@ def describe_recommendation(
             f"({table.to_repeat[0].reason})."
         )
         if "repeat" in advised:
-            advice, path = advised["repeat"]
-            sentences.append(f"{advice.reasons[-1]} Submit it with `hpcncf submit {path}`.")
+            advice, how = advised["repeat"]
+            sentences.append(f"{advice.reasons[-1]} {how}")
     row = table.recommended
     if row:
         until = "Of the runs that were long enough: ask" if table.to_repeat else "Ask"
@@ -195,8 +195,8 @@ def describe_recommendation(
     if row.cause:
         sentences.append(describe_remedy(row.key, row.cause, outcomes))
     if "next" in advised and advised["next"][0].changed:
-        advice, path = advised["next"]
-        sentences.append(f"{advice.reasons[1]} Submit it with `hpcncf submit {path}`.")
+        advice, how = advised["next"]
+        sentences.append(f"{advice.reasons[1]} {how}")
     return sentences
 
 
@@ -247,38 +247,32 @@ def choices_table(table: Judgement) -> Table | None:
     """Table of the cheapest, recommended and fastest rows; None if nothing was judged."""
     if not table.judged:
         return None
-    names = CHOICE_NAMES
-    by_key: dict[str, list[Choice]] = {}
-    for choice in names:
-        row = table.chosen(choice)
-        by_key.setdefault(row.key if row else "", []).append(choice)
     rows = []
-    for choices in by_key.values():
-        row = table.chosen(choices[0])
-        name = ", ".join(names[choice] for choice in choices)
+    for choice, name in CHOICE_NAMES.items():
+        row = table.chosen(choice)
         if row is None:
             rows.append([name, "none yet", *[NONE] * (len(FIGURES) + 1)])
             continue
-        first = next(choice for choice in CHOICES if choice in choices)
-        level = assess_confidence(row, first, table).level
-        rows.append([name, row.label, *_figures(row), level])
+        names, level = _choice(row, table)
+        cells = [names, row.label, *_figures(row), level]
+        rows += [] if cells in rows else [cells]
     columns = ["choice", "configuration", *FIGURES, "confidence"]
     return Table(columns, rows, frozenset({"configuration", "confidence"})).without_empty_columns
 
 
 def all_rows_table(table: Judgement) -> Table | None:
-    """Table of all configurations with their rank or exclusion; None if there is only one."""
+    """Table of all configurations: figures, choice, confidence and reason; None for only one."""
     if len(table.rows) < 2:
         return None
     beaten = [row for row in table.judged if row.beaten_by]
     hidden = {row.key for row in beaten[MAX_BEATEN:]}
     rows = [
-        [row.label, *_figures(row), _place(row, table)]
+        [row.label, *_figures(row), *_choice(row, table), _reason(row, table)]
         for row in table.rows
         if row.key not in hidden
     ]
-    columns = ["configuration", *FIGURES, "place"]
-    return Table(columns, rows, frozenset({"place"})).without_empty_columns
+    columns = ["configuration", *FIGURES, "choice", "confidence", "reason"]
+    return Table(columns, rows, frozenset(columns[-3:])).without_empty_columns
 
 
 def _figures(row: Judged) -> list[str]:
@@ -291,14 +285,25 @@ def _figures(row: Judged) -> list[str]:
     ]
 
 
-def _place(row: Judged, table: Judgement) -> str:
-    if row.standing != "judged":
-        return f"{row.standing}: {row.reason}"
-    parts = [
-        name
-        for choice, name in CHOICE_NAMES.items()
+def _choice(row: Judged, table: Judgement) -> tuple[str, str]:
+    """Names of the choices that the row is, and the confidence in the first of them."""
+    made = [
+        choice
+        for choice in CHOICE_NAMES
         if (chosen := table.chosen(choice)) and chosen.key == row.key
     ]
+    if not made:
+        return NONE, NONE
+    first = next(choice for choice in CHOICES if choice in made)
+    names = ", ".join(CHOICE_NAMES[choice] for choice in made)
+    return names, assess_confidence(row, first, table).level
+
+
+def _reason(row: Judged, table: Judgement) -> str:
+    """Why the row is not judged, or what speaks against it, or that nothing does."""
+    if row.standing != "judged":
+        return f"{row.standing}: {row.reason}"
+    parts = []
     if row.cause:
         parts.append(f"open cause: {row.cause.cause}")
     if not table.is_efficient(row):

@@ -10,7 +10,13 @@ from typing import Any, Final
 from hpcncf.collect.collect import Collected
 from hpcncf.files import make_folder, set_shared_mode, write_text
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis.advice.next_job import Advice, judge_job, measured_remedies, write_advice
+from hpcncf_analysis.advice.next_job import (
+    Advice,
+    WrittenAdvice,
+    judge_job,
+    measured_remedies,
+    write_advice,
+)
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
@@ -115,7 +121,7 @@ def gather_data(
     written = write_advice(table, planned, paths, diagnoses)
     base = next((one.key for one in shown if planned.of(one) == planned.base), None)
     advised: dict[str, tuple[Advice, str]] = {
-        each.advice.purpose: (each.advice, shown_path(each.job)) for each in written
+        each.advice.purpose: (each.advice, how_to_submit(each)) for each in written
     }
     return ReportData(
         found=found,
@@ -141,6 +147,13 @@ def build_sections(data: ReportData) -> list[Section]:
             built.append(build(data))
         built += [Section(name, "Left out", [Paragraph(text, True)]) for text in problems]
     return [section for section in built if section.parts]
+
+
+def how_to_submit(written: WrittenAdvice) -> str:
+    """Sentence on how to submit advice; a command of many settings is at the end of the report."""
+    if written.overrides:
+        return "Its command is at the end."
+    return f"Submit it with `{written.command(shown_path(written.job))}`."
 
 
 def shown_path(path: Path) -> str:

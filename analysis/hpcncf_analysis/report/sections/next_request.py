@@ -1,4 +1,4 @@
-"""What to ask for next: all configurations judged, and the job files."""
+"""What to ask for next: all configurations judged, the job file, and other choices as settings."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ def build(data: ReportData) -> Section:
         title = PURPOSES[advice.purpose]
         if advice.purpose == "cheapest" and data.table:
             title = f"The {CHOICE_NAMES['cheapest']}"
-        parts += [
-            Paragraph(f"{title}: {advice.chosen.label}"),
-            BulletList(advice.reasons),
-            CodeBlock(f"hpcncf submit {written.job}", "sh"),
-        ]
-    if data.written:
-        first = data.written[0]
-        parts += [
-            Paragraph(f"The first job file, {first.job.name}:"),
-            CodeBlock(first.advice.job_yaml.strip(), "yaml"),
-            Paragraph("The same request for a batch script of your own:"),
-            CodeBlock(first.advice.sbatch.strip(), "sh"),
-        ]
+        parts.append(Paragraph(f"{title}: {advice.chosen.label}"))
+        if not written.overrides or advice.purpose == "repeat":
+            parts.append(BulletList(advice.reasons))
+        parts.append(CodeBlock(written.command(str(written.job)), "sh"))
+    for written in data.written:
+        if not written.overrides:
+            parts += [
+                Paragraph(f"The job file, {written.job.name}:"),
+                CodeBlock(written.advice.job_yaml.strip(), "yaml"),
+                Paragraph("The same request for a batch script of your own:"),
+                CodeBlock(written.advice.sbatch.strip(), "sh"),
+            ]
     return Section("next", "What to ask for next", parts)
