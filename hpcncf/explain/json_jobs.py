@@ -1,6 +1,6 @@
 """JSON of schedulers, rewritten as the text that the same scheduler prints without `--json`.
 
-`sacct --json`, `qstat -f -F json`, `condor_history -json` and `bjobs -json`.
+`sacct --json`, `squeue --json`, `qstat -f -F json`, `condor_history -json` and `bjobs -json`.
 """
 
 from __future__ import annotations
@@ -104,19 +104,23 @@ def _slurm(jobs: Sequence[object]) -> Iterator[str]:
         yield "|".join(_COLUMNS)
     for job in own:
         name = _number(job["job_id"])
-        array, task = _number(_at(job, "array", "job_id")), _at(job, "array", "task_id")
+        array = _number(_at(job, "array", "job_id") or job.get("array_job_id"))
+        task = _at(job, "array", "task_id") or job.get("array_task_id")
         if array not in ("", "0") and _number(task):
             name = f"{array}_{_number(task)}"
+        whole, part = _number(_at(job, "het", "job_id")), _number(_at(job, "het", "job_offset"))
+        if whole not in ("", "0"):
+            name = f"{whole}+{part or 0}"
         asked, each = _number(_at(job, "required", "memory_per_node")), "n"
         if asked in ("", "0"):
             asked, each = _number(_at(job, "required", "memory_per_cpu")), "c"
-        limit = _number(_at(job, "time", "limit"))
-        tres = _tres(_at(job, "tres", "allocated"))
+        limit = _number(_at(job, "time", "limit") or job.get("time_limit"))
+        tres = _tres(_at(job, "tres", "allocated")) or _plain(job.get("tres_alloc_str"))
         yield _row(
             JobID=name,
-            State=_state(job.get("state")),
+            State=_state(job.get("state") or job.get("job_state")),
             AllocCPUS=_number(_at(job, "required", "CPUs")) if "cpu=" not in tres else "",
-            NNodes=_number(job.get("allocation_nodes")),
+            NNodes=_number(job.get("allocation_nodes") or job.get("node_count")),
             Elapsed=_number(_at(job, "time", "elapsed")),
             TotalCPU=_seconds(job.get("time"), "total"),
             Timelimit=f"{limit} min" if limit else "",

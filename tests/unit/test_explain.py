@@ -701,6 +701,17 @@ def test_json_of_sacct_is_read_with_its_steps() -> None:
     assert [job.id for job in read_text(_slurm_json(array=task))] == ["8_4"]
 
 
+@pytest.mark.parametrize("release", ["24.11", "26.05"])
+def test_json_that_slurm_printed_is_read(release: str) -> None:
+    folder = DATA.parent / f"slurm-{release}"
+    jobs = {job.id: job for job in read_text((folder / "sacct.json").read_text())}
+    assert (jobs["1"].state, jobs["1"].exit_code, jobs["2"].signal) == ("FAILED", 7, 11)
+    assert (jobs["3"].state, jobs["3"].cores, jobs["3"].limit_s) == ("COMPLETED", 1, 600)
+    assert any("_" in job_id for job_id in jobs)
+    queued = read_text((folder / "squeue.json").read_text())
+    assert {job.state for job in queued} <= {"RUNNING", "PENDING", "COMPLETED", "FAILED"}
+
+
 @pytest.mark.parametrize(
     ("value", "job_id"),
     [
