@@ -60,6 +60,8 @@ class AttemptPaths(_Folder):
     claim = _Inside("claim.json")
     progress = _Inside("progress.json")
     end = _Inside("end.json")
+    early = _Inside("early.json")
+    """The lines of the verdict that a batch job's log got after some minutes."""
 
     def rank(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.json"

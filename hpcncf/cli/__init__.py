@@ -144,12 +144,14 @@ def guard_options(words: Sequence[str]) -> list[str]:
     while at < len(words) and words[at].partition("=")[0] in (
         "--results",
         "--no-probe",
+        "--early",
+        "--no-early",
         "--print-env",
         "--task-prolog",
         "--help",
         "-h",
     ):
-        at += 2 if words[at] == "--results" else 1
+        at += 2 if words[at] in ("--results", "--early") else 1
     return [*words[:at], "--", *words[at:]]
 
 

@@ -112,6 +112,7 @@ def show(found: FoundAttempts, as_json: bool) -> int:
 
 def _show_unfinished(attempt: AttemptPaths, claim: Claim, as_json: bool) -> dict[str, Any]:
     """Print what is known so far of a job without a record; return it as plain data."""
+    from hpcncf.cli.early import forecast
     from hpcncf.cli.job_page import lines_so_far
     from hpcncf.cli.output import format_path
     from hpcncf.collect.unfinished import records_so_far
@@ -124,7 +125,8 @@ def _show_unfinished(attempt: AttemptPaths, claim: Claim, as_json: bool) -> dict
     if not as_json:
         print(f"job {claim.slurm_job_id}: {since}")
         if summary:
-            print(*lines_so_far(summary, since, format_path(attempt.folder)), "", sep="\n")
+            where, end = format_path(attempt.folder), forecast(summary, claim.slurm_job_id)
+            print(*lines_so_far(summary, since, where, end), "", sep="\n")
     return {
         "job": claim.slurm_job_id,
         "folder": str(attempt.folder),

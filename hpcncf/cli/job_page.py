@@ -12,8 +12,13 @@ from hpcncf.text import format_duration, pluralize
 from hpcncf_analysis.diagnosis.summary import Summary, judge_program
 
 
-def lines_so_far(summary: Summary, state: str, folder: str) -> list[str]:
-    """Lines of the page of a command that runs; `state` says since when."""
+def lines_so_far(
+    summary: Summary, state: str, folder: str, forecast: Sequence[str] = ()
+) -> list[str]:
+    """Lines of the page of a command that runs; `state` says since when.
+
+    `forecast` says how far it gets before its time limit.
+    """
     rank, program = summary.rank, program_lines(summary.program)
     facts = facts_of(rank, summary.node)
     shown = {
@@ -32,6 +37,7 @@ def lines_so_far(summary: Summary, state: str, folder: str) -> list[str]:
         *launched_lines(rank),
         "",
         *concluded,
+        *(line for each in forecast for line in textwrap.wrap(each, WIDTH)),
         *_warnings([rank]),
         f"record so far: {folder}",
     ]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.cli import auto
+from hpcncf.cli import auto, early
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prefetch_factor=4,pin_memory,fused,foreach,omp=passive; the summary shows what it did",
     )
     auto.add_arguments(parser)
+    parser.add_argument(
+        "--early",
+        type=_seconds,
+        metavar="SECONDS",
+        help="print a first verdict after so long and 100 steps; in a batch job after 120",
+    )
+    parser.add_argument("--no-early", action="store_true", help="no first verdict")
     parser.add_argument("--quiet", action="store_true", help="no summary at the end")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the summary's figures there as JSON"
@@ -57,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < 1e7:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, came {text}")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,19 +88,17 @@ def run(args: argparse.Namespace) -> int:
     results, json_file = args.results.resolve(), args.json and args.json.resolve()
     if choice := auto.choose(args, words, results):
         remedies = choice.remedies or None
+    probe, load = not args.no_probe, load_for_programs
+    begun = early.watcher(args.early, not (args.no_early or args.quiet), os.environ)
     try:
         try:
-            recorded = record(
-                words, results, args.name, not args.no_probe, remedies, load=load_for_programs
-            )
+            recorded = record(words, results, args.name, probe, remedies, False, load, begun)
         except (CannotStart, UsageError):
             raise
         except HpcncfError as error:  # a folder that cannot be written must not cost a job
             print(f"hpcncf: {error}", file=sys.stderr)
             results = _elsewhere(words)
-            recorded = record(
-                words, results, args.name, not args.no_probe, remedies, True, load_for_programs
-            )
+            recorded = record(words, results, args.name, probe, remedies, True, load, begun)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code

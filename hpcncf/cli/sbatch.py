@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-probe", action="store_true", help="do not look into the job's Python processes"
     )
     parser.add_argument(
+        "--early",
+        type=float,
+        metavar="SECONDS",
+        help="when the job's log gets a first verdict: after so long and 100 steps (default: 120)",
+    )
+    parser.add_argument("--no-early", action="store_true", help="no first verdict in the log")
+    parser.add_argument(
         "--print-env",
         action="store_true",
         help="print lines of shell that have a job's Python observed, for any scheduler's script",
@@ -77,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("sbatch: no script given, as in: hpcncf sbatch job.sh")
         stdin = sys.stdin.buffer.read()
     options = ["--no-probe"] if args.no_probe else []
+    options += ["--no-early"] if args.no_early else []
+    options += [] if args.early is None else [f"--early={args.early:g}"]
     prepared = prepare(request, args.results.resolve(), stdin, options)
     done = subprocess.run(["sbatch", *prepared.words], input=prepared.stdin, check=False)
     if done.returncode != 0 or "--test-only" in request.options:

@@ -140,6 +140,7 @@ def _states(folder: Path, ask: AskSlurm, shows_all: bool) -> tuple[str, list[Run
 def _describe_job(
     folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace
 ) -> str:
+    from hpcncf.cli.early import early_verdicts
     from hpcncf.cli.failures import failures_page
     from hpcncf.cli.progress import (
         describe_arrays,
@@ -160,6 +161,7 @@ def _describe_job(
         f"{job} ({folder})",
         *map(filled, describe_arrays(states)),
         table_progress(shown) if shown else "",
+        *early_verdicts(ResultPaths(folder), shown),
         *problems,
         failed,
         *map(filled, describe_unsent(states)),

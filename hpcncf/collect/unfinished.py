@@ -39,11 +39,13 @@ def records_so_far(attempt: AttemptPaths, claim: Claim) -> Records:
         user_s=spent_s,
         memory_mib=progress.rss_mib or 0.0,
     )
-    # Its own environment is not known here; a batch script's processes have its job's.
+    # Its environment is not known here, but that of its processes is, which have its job's.
     processes = read_processes(folder)
-    env = next((each.place for each in processes), {})
-    own = {name: value for name, value in env.items() if name != "SLURM_STEP_ID"}
-    figures, launched = add_launched(figures, processes, own, claim.node)
+    env = dict(next((each.place for each in processes), {}))
+    env.pop("SLURM_STEP_ID", None)
+    if progress.slurm_step is not None:
+        env["SLURM_STEP_ID"] = progress.slurm_step
+    figures, launched = add_launched(figures, processes, env, claim.node)
     profiles, problems = read_profiles(folder)
     rank = _rank(
         figures,

@@ -342,7 +342,10 @@ class _Roles:
                     batches=0,
                     evaluates=evaluates,
                     makes_whole_batches=each.get("makes_whole_batches"),
+                    length=each.get("length"),
                 )
+            if grouped[key].length != each.get("length"):
+                grouped[key].length = None
             grouped[key].epochs += each["iterators"]
             grouped[key].with_graph += each.get("with_graph", 0)
             grouped[key].batches += each["batches"]

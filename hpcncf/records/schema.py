@@ -443,6 +443,8 @@ class ProgramLoader(RecordPart):
     """Whether no backward pass followed its batches."""
     with_graph: Integer = 0
     """Batches after which no `no_grad` was entered, nor was it in force."""
+    length: Integer | None = None
+    """Batches of one pass over the data; None if it is not known."""
     makes_whole_batches: bool | None = None
     """Whether its data set can be indexed by many rows at once; None if it is not known."""
 
@@ -757,6 +759,8 @@ class Progress(AttemptRecord):
     """The command's process, by which it is found after `hpcncf run` was killed."""
     process_started: Number | None = None
     """When `pid` started, in seconds since boot."""
+    slurm_step: str | None = None
+    """SLURM_STEP_ID of the command: None in a batch script, or without Slurm."""
     phases: dict[str, Number] = {}
     """Phase -> share of the time since start-up, as the probe has seen it so far."""
 

@@ -209,6 +209,12 @@ def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobStat
     return {job_id: with_age(_with_user_name(state)) for job_id, state in states.items()}
 
 
+def job_ends_at(job_id: str) -> datetime | None:
+    """Query when a running job's time limit ends it; None if Slurm does not say."""
+    text = query_jobs(("squeue", "--noheader", "--format=%e"), [job_id], [])
+    return next(filter(None, map(parse_time, text.split())), None)
+
+
 def _dropped_elements(
     job_ids: Sequence[str], states: Mapping[str, JobState]
 ) -> dict[str, JobState]:

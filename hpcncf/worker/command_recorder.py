@@ -97,6 +97,7 @@ class CommandRecorder(RankRecorder):
             instances_per_s=speed if isinstance(speed, int | float) else None,
             pid=self.child.pid,
             process_started=self._process_started,
+            slurm_step=os.environ.get("SLURM_STEP_ID"),
             phases=phases,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -112,11 +113,13 @@ def record(
     remedies: Remedies | None = None,
     alone: bool = False,
     load: Callable[[], None] | None = None,
+    begun: Callable[[AttemptPaths, threading.Event], None] | None = None,
 ) -> RecordedCommand:
     """Run the command to its end and leave its record in the results folder.
 
     `probe`: look into its Python processes; `remedies`: what it changes in them; `alone`: whatever
     started other ranks of it. `load` imports what the caller needs for a program of Python.
+    `begun` is called once the command of rank 0 runs, with the event of its end.
 
     Raises CannotStart, UsageError if the folder holds something else, and HpcncfError before the
     start if the folder cannot be written.
@@ -152,6 +155,8 @@ def record(
 
     host = describe_host(run["workload"]["folder"])  # the command may have removed it
     recorder = CommandRecorder(run, place, attempt, child, host, "run", allocated)
+    if begun and place.rank == 0:
+        begun(attempt, child.ended)
     if load and probe:
         recorder.watch_python(load, variables["PYTHONPATH"].split(os.pathsep)[0])
     code, measured = recorder.wait()

@@ -422,3 +422,22 @@ def test_a_script_that_keeps_the_probe_out_is_told_how(
     said = " ".join(done.stderr.split())
     assert reason in said
     assert ("set anew" in said) is ("set anew" in reason)
+
+
+def test_an_early_verdict_is_one_block_on_lines_of_its_own(tmp_path: Path) -> None:
+    line = "printf unfinished >&2; sleep 3.2; echo done >&2"
+    done = hpcncf_run(tmp_path, "--early", "0.3", "--", "sh", "-c", line)
+    text, _, rest = done.stderr.partition("done\n")
+    first, *block = text.splitlines()
+    assert first == "unfinished"
+    assert "allocated cores used" in block[0]
+    assert block[-1].startswith("hpcncf: more: hpcncf diagnose ")
+    assert len(block) <= 6
+    assert all(each.startswith("hpcncf: ") for each in block)
+    assert "exit       0" in rest
+    assert json.loads(only(tmp_path).early.read_text())["lines"] == [
+        each.removeprefix("hpcncf: ") for each in block
+    ]
+    refused = hpcncf_run(tmp_path, "--early", "-1", "--", "true")
+    assert refused.returncode == 2
+    assert "expected seconds above 0" in refused.stderr

@@ -154,7 +154,8 @@ def test_python_under_srun_is_seen_on_every_node(user: User) -> None:
     header = "#!/bin/bash\n#SBATCH -p cpu -N2 --ntasks-per-node=1 --mem=900 --output=%x.log\n"
     step = f"srun {sys.executable} train.py 120\n"
     # Where no variable reaches the tasks, these two do; and hpcncf itself need not run there.
-    bare = submitted(user, script=f"{header}#SBATCH --export=NONE\n{step}", name="bare.sh")
+    script = f"{header}#SBATCH --export=NONE\n{step.replace('120', '500')}"
+    bare = submitted(user, "--early=1", script=script, name="bare.sh")
     lines = user.types("sbatch", "--print-env")
     (user.folder / "own.sh").write_text(f"{header}{lines}{step}")
     own = re.search(r"\d+", user.shell("sbatch", "own.sh").stdout)
@@ -162,6 +163,10 @@ def test_python_under_srun_is_seen_on_every_node(user: User) -> None:
     user.is_through()
     page = log(user, "bare.sh.log")
     assert "steps of" in page, page
+    early = [line for line in page.splitlines() if line.startswith("hpcncf: ")]
+    assert 3 <= len(early) <= 6, page
+    assert "of 2 allocated cores used" in early[0]
+    assert re.search(r"at this pace its time limit, in 9:\d\d min, comes at step", page)
     ((rank,),) = [each["ranks"] for each in diagnosed(user, bare)]
     assert len({each["node"] for each in rank["by_launcher"]}) == 2
     assert rank["cores"]["allocated"] == 2

@@ -244,6 +244,11 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
+def describe_gain(finding: Finding) -> str:
+    """Expected gain of a cause alone as text: ` Expected 1.2x.`, or empty."""
+    return _gain(finding, (), "")
+
+
 def _gain(finding: Finding, before: Sequence[Finding], beside: str) -> str:
     """Expected gain as text: ` Expected 1.2x, 3.1x with cause 1 gone, too.`, or empty.
 

@@ -37,6 +37,7 @@ class WatchedLoader:
         self.iterators = self.batches = self.followed = self.with_graph = 0
         self.open = self.keeps_graph = False
         self.makes_whole_batches = step_facts.makes_whole_batches(getattr(loader, "dataset", None))
+        self.length = batches_of_pass(loader)
         self.workers = getattr(loader, "num_workers", 0)
         self.persistent = bool(getattr(loader, "persistent_workers", False))
         self.pinned = bool(getattr(loader, "pin_memory", False))
@@ -49,8 +50,23 @@ class WatchedLoader:
 
     def record(self):
         names = "workers persistent pinned dataset batch_size iterators batches followed".split()
-        names += ["with_graph", "makes_whole_batches"]
+        names += ["with_graph", "makes_whole_batches", "length"]
         return {name: getattr(self, name) for name in names}
+
+
+def batches_of_pass(loader):
+    """The batches of one pass over a loader's data; None if that is not known.
+
+    Only samplers of torch's own are asked, which in turn have asked the data set for its length.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    for sampler in (batches, getattr(batches, "sampler", None)):
+        if not (type(sampler).__module__ or "").startswith("torch.utils.data"):
+            return None
+    try:
+        return len(batches)
+    except Exception:  # a data set without an end
+        return None
 
 
 class NoGradSite:
