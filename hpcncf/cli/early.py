@@ -45,7 +45,7 @@ def watcher(after_s: float | None, is_wanted: bool, env: Mapping[str, str]) -> B
             seconds = AFTER_S if after_s is None else after_s
             if not ended.wait(seconds):
                 with suppress(OSError):  # nobody reads standard error, or its disk is full
-                    _watch(attempt, ended, env, (PATIENCE - 1) * seconds)
+                    _watch(attempt, ended, env, seconds)
 
         threading.Thread(target=watch, name="hpcncf-early", daemon=True).start()
 
@@ -53,11 +53,11 @@ def watcher(after_s: float | None, is_wanted: bool, env: Mapping[str, str]) -> B
 
 
 def _watch(
-    attempt: AttemptPaths, ended: threading.Event, env: Mapping[str, str], patience_s: float
+    attempt: AttemptPaths, ended: threading.Event, env: Mapping[str, str], after_s: float
 ) -> None:
-    """Print the verdict as soon as the program has taken enough steps.
+    """Print the verdict as soon as the program has taken enough steps, and run for so long.
 
-    For one that takes none it comes after `patience_s`, without Python inside at once.
+    Python that takes none is waited for longer, another program is not.
     """
     from hpcncf.collect.unfinished import records_so_far
     from hpcncf.launcher.environment import slurm_job_id
@@ -70,10 +70,10 @@ def _watch(
     claim, job = read_record(attempt.claim, Claim), slurm_job_id(env)
     while True:
         ranks, nodes = records_so_far(attempt, claim)
-        if ranks:
+        if ranks and ranks[0].elapsed_s >= after_s:
             enough = has_enough_steps(ranks[0])
             waited_s = time.monotonic() - began
-            may_train = bool(ranks[0].program) and waited_s < patience_s
+            may_train = bool(ranks[0].program) and waited_s < (PATIENCE - 1) * after_s
             if enough or (enough is None and not may_train):
                 break
         if ended.wait(LOOK_EVERY_S):

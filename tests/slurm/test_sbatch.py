@@ -155,7 +155,7 @@ def test_python_under_srun_is_seen_on_every_node(user: User) -> None:
     step = f"srun {sys.executable} train.py 120\n"
     # Where no variable reaches the tasks, these two do; and hpcncf itself need not run there.
     script = f"{header}#SBATCH --export=NONE\n{step.replace('120', '500')}"
-    bare = submitted(user, "--early=1", script=script, name="bare.sh")
+    bare = submitted(user, "--early=5", script=script, name="bare.sh")
     lines = user.types("sbatch", "--print-env")
     (user.folder / "own.sh").write_text(f"{header}{lines}{step}")
     own = re.search(r"\d+", user.shell("sbatch", "own.sh").stdout)
