@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hpcncf.launch.sbatch_wrapper import copy_probe
 from hpcncf.probe.launch import observed
 from hpcncf.probe.read import read_profiles
 from hpcncf.records.schema import ProgramProfile
@@ -612,3 +613,26 @@ while time.time() < end:
     (path,) = (tmp_path / "seen").glob("*.json")
     assert "hunter2" not in path.read_text()
     assert path.stat().st_mode & 0o007 == 0
+
+
+WORKS = """\
+import time
+def work():
+    until = time.process_time() + 1.2
+    while time.process_time() < until:
+        sum(range(1000))
+work()
+"""
+
+
+def test_the_copy_beside_a_jobs_records_names_the_users_lines(tmp_path: Path) -> None:
+    """The probe in the package and its copy know what is their own, which no program's line is."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    copy = copy_probe(tmp_path / "results")
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    path = os.pathsep.join([str(copy), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = python(WORKS, folder, PYTHONPATH=path, HPCNCF_PROBE=str(seen))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {Path(line.file).name for line in profile_of(tmp_path).lines} == {"script.py"}

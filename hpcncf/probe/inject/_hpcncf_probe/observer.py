@@ -629,8 +629,9 @@ def is_user(name, variables):
     return known
 
 
-# hpcncf, whose remedies work in the program.
-OWN = STATE["inside"].rpartition(os.path.join("probe", "inject", ""))[0] or os.sep
+# hpcncf, whose remedies work in the program. The copy beside a job's records is the probe alone.
+OWN = STATE["inside"].rpartition(os.path.join("probe", "inject", ""))[0]
+OWN = OWN or os.path.join(os.path.dirname(STATE["inside"]), "")
 _STANDARD = (os.path.dirname(os.__file__) + os.sep,)
 
 
