@@ -199,7 +199,7 @@ def test_what_the_benchmarks_train_is_what_a_job_file_may_say() -> None:
 
 
 WHAT_IS_TRAINED = {
-    *("epochs", "max_steps", "negatives", "lr", "weight_decay", "seed"),
+    *("epochs", "max_steps", "max_s", "negatives", "lr", "weight_decay", "seed"),
     *("checkpoint_every", "checkpoint_every_min", "log_every", "device", "backend"),
     *("profile_steps", "profile_ranks", "profile_rate", "profile_native", "profile_subprocesses"),
     "batch_size_per_rank",
@@ -244,7 +244,7 @@ def test_a_remedys_interval_holds_its_gain_though_rows_end_when_it_is_narrow(noi
     """95 % of intervals hold the gain, less what 400 rows may miss by chance; they settle."""
     module, random, held, settled, gain = benchmark("remedies"), np.random.default_rng(1), 0, 0, 0.3
     for _ in range(400):
-        row, turns = module.Row(None, None, {}, {}), slowdowns(noise, 120, random)
+        row, turns = module.RemedyPair(None, None, {}, {}), slowdowns(noise, 120, random)
         while len(row.logs) < 60 and not row.is_over(float("inf")):
             first, second = turns[2 * len(row.logs) :][:2]
             row.logs.append(gain + (first - second) * (-1) ** len(row.logs))
