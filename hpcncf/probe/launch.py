@@ -19,6 +19,8 @@ GUARD: Final = "HPCNCF_GUARD"
 """Folders in which a trial may write; with it, what would be written elsewhere ends the trial."""
 GUARD_KERNEL: Final = "HPCNCF_GUARD_KERNEL"
 """Whether the kernel watches, too: 1 or 0."""
+GUARD_UNSET: Final = "HPCNCF_GUARD_UNSET"
+"""Variables of a trial, separated by commas, that the program's real run will not have."""
 LAUNCHERS: Final = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed"}
 )

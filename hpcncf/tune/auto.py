@@ -24,14 +24,22 @@ from typing import Final
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Program, Remedies
 from hpcncf.launcher.environment import place_of_command
-from hpcncf.monitor.cgroup import memory_limit, threads_per_core, usable, usable_cpus
+from hpcncf.monitor.cgroup import memory_limit, usable, usable_cpus
 from hpcncf.monitor.gpu import visible_gpus
 from hpcncf.paths import ResultPaths
-from hpcncf.probe.launch import GUARD, GUARD_KERNEL, LAUNCHERS, observed, unobservable
+from hpcncf.probe.launch import (
+    GUARD,
+    GUARD_KERNEL,
+    GUARD_UNSET,
+    LAUNCHERS,
+    observed,
+    unobservable,
+)
 from hpcncf.records.claims import claim_attempt
 from hpcncf.tune.program import UNCHANGED, Programs, Setup, Tried, build_tuning, is_equal, simplest
 from hpcncf.tune.sandbox import Sandbox, kernel_version, open_sandbox, restrict_thread, writable
-from hpcncf.tune.trials import Figure, Known, best_first
+from hpcncf.tune.search import Step
+from hpcncf.tune.trials import Ask, Figure, Known, best_first
 from hpcncf.tune.tuning import Now, read_state, record_round
 from hpcncf.worker.pack import LaunchPolicy, Machine, PackRunner
 
@@ -44,7 +52,12 @@ GRACE_S: Final = 2.0
 POLL_S: Final = 0.2
 CHECK_S: Final = 30.0
 NO_BUDGET: Final = -1.0
+# What the worker gives its program, and `hpcncf run` does not.
 THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+OF_RANKS: Final = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GLOO_SOCKET_IFNAME", "HPCNCF_CHECKPOINTS"),
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,10 @@ class OwnAllocation(Programs):
             return True
         return (1 + workers) * seen[0] < MEMORY_SHARE * limit.value
 
+    def real(self, known: Known) -> list[Figure]:
+        """The figures of setups that the real run can have: those with all of its cores."""
+        return [one for one in known.figures.values() if one.point.cores == self.cores]
+
 
 def tune_here(
     command: Sequence[str], results: Path, seconds: float, stopped: Callable[[], bool]
@@ -172,17 +189,35 @@ def _search(
     if not _is_guarded(tuning.unchanged_run().words[0], sandbox):
         return now, "its Python does not load the probe, as 3.9 and later do"
     while (now := read_state(tuning)).step.kind == "send":
-        extended, _ = record_round(now)
+        took = [trial.elapsed_s for trial in now.known.trials if trial.epoch_s]
+        trial_s, left_s = SPARE * max(took, default=0.0) + START_S, deadline - time.monotonic()
+        if left_s < trial_s:
+            return read_state(replace(tuning, core_hours=NO_BUDGET)), ""
         again = [trial.ask for trial in now.known.trials if trial.fate == "open"]
-        for ask in (*again, *now.step.asks):
-            took = [trial.elapsed_s for trial in read_state(tuning).known.trials if trial.epoch_s]
-            if time.monotonic() + SPARE * max(took, default=0.0) + START_S > deadline:
-                return read_state(replace(tuning, core_hours=NO_BUDGET)), ""
-            run = extended.grid.run(ask)
-            _execute(tuning, run, sandbox, should_stop, is_watched)
-            if unsafe := _read_unsafe(tuning.paths, run):
-                return read_state(replace(tuning, core_hours=NO_BUDGET)), unsafe
+        ask = (*again, *now.step.asks)[0]
+        if left_s < 2 * trial_s and (unsettled := _unsettled(now)):
+            ask = unsettled
+            now = replace(now, step=Step("send", "the best so far once more", (ask,)))
+        extended, _ = record_round(now)
+        run = extended.grid.run(ask)
+        _execute(tuning, run, sandbox, should_stop, is_watched)
+        if unsafe := _read_unsafe(tuning.paths, run):
+            return read_state(replace(tuning, core_hours=NO_BUDGET)), unsafe
     return now, ""
+
+
+def _unsettled(now: Now) -> Ask | None:
+    """A second trial of the fastest setup, if without one it could not be taken."""
+    tuning, known = now.tuning, now.known
+    assert isinstance(tuning, OwnAllocation)
+    base = Tried(tuning, known).figures.get(Setup(tuning.cores))
+    if base is None:
+        return None
+    best = min(tuning.real(known), key=lambda one: one.epoch_s)
+    alone = [one for one in (base, best) if one.runs < 2 and known.is_disturbed(one)]
+    if best.runs > 1 or not alone or is_equal(best, base, "fastest"):
+        return None
+    return known.ask(best.point)
 
 
 def _is_guarded(python: str, sandbox: Sandbox) -> bool:
@@ -220,14 +255,14 @@ def _execute(
         GUARD_KERNEL: "1" if is_watched else "0",
         **sandbox.variables,
     }
-    cpus = usable_cpus()
-    if run.resources.cpus_per_task < tuning.cores:
-        cpus = cpus[: run.resources.cpus_per_task]
-    else:  # as in the real run: bound to nothing, and with torch's own number of threads
-        threads = str(max(1, len(cpus) // (threads_per_core() or 1)))
-        variables |= {name: os.environ.get(name, threads) for name in THREADS}
-        cpus = []
-    machine = Machine(cpus, visible_gpus(), variables)
+    unset = {name for name in OF_RANKS if name not in os.environ}
+    cpus = usable_cpus()[: run.resources.cpus_per_task]
+    if run.resources.cpus_per_task == tuning.cores:
+        cpus = []  # as in the real run, bound to nothing
+        variables |= {name: os.environ[name] for name in THREADS if name in os.environ}
+    if run.remedies.threads is None:
+        unset |= {name for name in THREADS if name not in os.environ}
+    machine = Machine(cpus, visible_gpus(), variables | {GUARD_UNSET: ",".join(unset)})
 
     def stop(_: str) -> bool:
         return should_stop()
@@ -264,12 +299,16 @@ def _choose(now: Now, unsafe: str) -> AutoChoice:
     if base is None:
         failed = next((trial.reason for trial in done if trial.reason), "")
         return replace(found, reason=failed or "the time was too short for its first trial", out=())
-    same = [one for one in known.figures.values() if one.point.cores == tuning.cores]
-    best = simplest(known, best_first(same, "fastest"))
+    ranked = best_first(tuning.real(known), "fastest")
+    best = simplest(known, ranked)
+    better = [one for one in ranked[: ranked.index(best)] if not is_equal(one, best, "fastest")]
     setup = tuning.setups[best.point.index]
-    reason = "no setup that was tried is faster with the same losses"
+    reason = "no setup that was tried is known to be faster with the same losses"
     if len(known.seen) < 2:
         reason = "the time had room for trials of the unchanged program only"
+    elif better:
+        names = "; ".join(one.point.label for one in better)
+        reason = f"faster, but in single trials beside neighbours: {names}"
     elif now.step.why:
         reason += "; the time ended before the search did"
     if setup.remedies:

@@ -18,7 +18,7 @@ from unit.test_program_trials import Given, seen, tried
 from hpcncf import cli
 from hpcncf.errors import HpcncfError
 from hpcncf.launcher.time_limit import time_limit_s
-from hpcncf.probe.launch import GUARD, GUARD_KERNEL, observed
+from hpcncf.probe.launch import GUARD, GUARD_KERNEL, GUARD_UNSET, observed
 from hpcncf.tune import auto
 from hpcncf.tune import sandbox as sandbox_module
 from hpcncf.tune.auto import AutoChoice, OwnAllocation, find_obstacle
@@ -118,6 +118,22 @@ def test_guard_ends_a_trial_before_it_reaches_out(tmp_path: Path, line: str, par
     assert {each.name for each in tmp_path.iterdir()} == {
         *("kept.txt", "full", "own", "probe", "trial.json.unsafe")
     }
+
+
+def test_guard_takes_variables_away_that_the_real_run_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the program and from what it starts, which may set them itself."""
+    for name, value in {"RANK": "0", "OMP_NUM_THREADS": "2", GUARD_UNSET: "RANK,NONE"}.items():
+        monkeypatch.setenv(name, value)
+    code = """
+import os, subprocess, sys
+assert "RANK" not in os.environ and os.environ["OMP_NUM_THREADS"] == "2"
+os.environ["RANK"] = "1"
+shows = "import os; raise SystemExit(int(os.environ['RANK']))"
+raise SystemExit(subprocess.call([sys.executable, "-c", shows]))
+"""
+    assert guarded(tmp_path, code) == (1, "")
 
 
 def test_guard_lets_a_trial_work_in_its_own_folder(tmp_path: Path) -> None:
@@ -332,14 +348,18 @@ def test_a_time_limit_too_short_for_a_trial_is_named(
     assert "3 % of the time limit of 2:00 min leave 3.6 s, too few for a trial" in err
 
 
-def chosen(tmp_path: Path, *given: Given) -> AutoChoice:
-    """Choose from trials that ended with the time."""
+def state(tmp_path: Path, *given: Given) -> Now:
+    """Trials that ended with the time."""
     made = build_tuning(["python", "train.py"], tmp_path, 4, 1.0, "fastest", "local", None, 1.0)
     fields = {name: getattr(made, name) for name in ("paths", "grid", "objective", "core_hours")}
     tuning = OwnAllocation(**fields, cluster="local", limits=None, cores=4)
     found = tried(replace(tuning, core_hours=-1.0), *given)
     step = next_step(found.known, found.tuning)
-    return auto._choose(Now(found.tuning, None, found.known, {}, step), "")
+    return Now(found.tuning, None, found.known, {}, step)
+
+
+def chosen(tmp_path: Path, *given: Given) -> AutoChoice:
+    return auto._choose(state(tmp_path, *given), "")
 
 
 def test_fastest_setup_with_the_real_runs_cores_is_taken(tmp_path: Path) -> None:
@@ -352,10 +372,26 @@ def test_fastest_setup_with_the_real_runs_cores_is_taken(tmp_path: Path) -> None
     assert out.startswith("4 cores, threads=1: other results")
 
 
+def test_gain_beside_neighbours_is_repeated_before_the_time_ends(tmp_path: Path) -> None:
+    base = seen("", 1.0, disturbed=True)
+    once = state(tmp_path, base, seen("fused", 0.2))
+    asked = auto._unsettled(once)
+    assert asked is not None
+    assert once.known.points[asked.point].label == "4 cores, fused"
+    named = auto._choose(once, "")
+    assert not named.remedies
+    assert named.reason == "faster, but in single trials beside neighbours: 4 cores, fused"
+    twice = state(tmp_path, base, *2 * [seen("fused", 0.2)])
+    assert auto._unsettled(twice) is None
+    assert str(auto._choose(twice, "").remedies) == "fused"
+    for alone in (seen("", 1.0), seen("fused", 0.99)):
+        assert auto._unsettled(state(tmp_path, alone, seen("fused", 0.98))) is None
+
+
 def test_nothing_is_taken_that_is_not_known_to_gain(tmp_path: Path) -> None:
     found = chosen(tmp_path, seen("", 1.0), seen("fused", 0.97))
     assert not found.remedies
-    assert "no setup that was tried is faster" in found.reason
+    assert "no setup that was tried is known to be faster" in found.reason
     only = chosen(tmp_path, seen("", 1.0))
     assert only.reason == "the time had room for trials of the unchanged program only"
 

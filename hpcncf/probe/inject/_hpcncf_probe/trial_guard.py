@@ -28,6 +28,8 @@ def begin(folders, file):
     """Guard this process. It may write in `folders`, of which the first is its working folder;
     `file` will say what stopped it."""
     FOLDERS[:] = [os.path.realpath(each) + os.sep for each in folders.split(os.pathsep) if each]
+    for name in os.environ.pop("HPCNCF_GUARD_UNSET", "").split(","):
+        os.environ.pop(name, None)
     STATE["file"] = file
     STATE["watched"] = os.environ.get("HPCNCF_GUARD_KERNEL") == "1"
     sys.addaudithook(_hook)
