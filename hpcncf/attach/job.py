@@ -33,8 +33,11 @@ MODULES: Final = (
     "errors.py",
     *(f"attach/{name}.py" for name in ("__init__", "find", "lines", "node", "observe", "watch")),
     "attach/open_files.py",
-    *(f"monitor/{name}.py" for name in ("__init__", "cgroup", "gpu", "node", "process_tree")),
-    *(f"monitor/{name}.py" for name in ("procfs", "thread_waits", "topology", "windows")),
+    *(f"monitor/{name}.py" for name in ("__init__", "cgroup", "gpu", "process_tree")),
+    *(
+        f"monitor/{name}.py"
+        for name in ("node_cores", "node_traffic", "procfs", "thread_waits", "topology", "windows")
+    ),
 )
 """All that runs on the nodes."""
 # Reads the modules, as an archive in memory, from standard input. `-I`: no user's PYTHONPATH.
