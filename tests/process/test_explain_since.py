@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 import tracemalloc
 from datetime import datetime
 from pathlib import Path
@@ -196,11 +196,12 @@ def test_memory_does_not_grow_with_the_number_of_jobs(slurm: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_thousand_rows_take_less_than_five_seconds(slurm: Path) -> None:
+def test_fifty_thousand_rows_take_less_than_five_cpu_seconds(slurm: Path) -> None:
     body = "for number in range(16_667): job(str(number + 1), f'train-{number % 40}')\n"
     prints(slurm, body)
     command = [Path(sys.executable).with_name("hpcncf"), "explain", "--since", "7days"]
-    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert time.monotonic() - began < 5
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
     assert "16,667 runs in 1 workload" in done.stdout
