@@ -25,6 +25,7 @@ from hpcncf_analysis.diagnosis.diagnose import find_inside as find
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, Finding
 from hpcncf_analysis.diagnosis.facts import RankTimes
 from hpcncf_analysis.diagnosis.program_text import lines as lines_of
+from hpcncf_analysis.diagnosis.source_lines import is_independent
 
 
 def profile(
@@ -819,11 +820,12 @@ def test_a_graph_of_many_short_operations(
     ],
 )
 def test_work_that_no_step_changes(text: str, cause: str, tmp_path: Path) -> None:
-    file = source(tmp_path, "for x in loader:", f"    {text}", "    model(a, x).backward()")
-    hot = line("loop", 2, 1.0, file=file)
+    head = ("import torch", "graph = torch.eye(9)", "def normalise(g):", "    return g @ g")
+    loop = ("for x in loader:", f"    {text}", "    model(a, x).backward()")
+    hot = line("loop", 6, 1.0, file=source(tmp_path, *head, *loop))
     rank = profile(STEP | {"loop": 60.0}, lines=[hot], graphs=[graph()])
     found = only(seen(rank))
-    assert (found.cause, found.places[0].line) == (cause, 2)
+    assert (found.cause, found.places[0].line) == (cause, 6)
 
 
 def test_a_line_whose_work_grows_is_named_once(tmp_path: Path) -> None:
@@ -832,3 +834,47 @@ def test_a_line_whose_work_grows_is_named_once(tmp_path: Path) -> None:
     slower = moments(*(0.01 * (1 + at) for at in range(12)), phase="loop")
     found = only(seen(profile(STEP | {"loop": 60.0}, lines=[hot], moments=slower)))
     assert (found.cause, found.places[0].line) == ("slowing_steps", 3)
+
+
+REPEATED = """
+import random, torch
+from torch import nn
+A = torch.rand(9, 9)
+kept = [A]
+W = torch.rand(9, 9, requires_grad=True)
+net = nn.Linear(9, 9)
+def normal(a):
+    return scale(a) @ a
+def scale(a):
+    return torch.diag(a.sum(1))
+def penalty(w):
+    return w.pow(2).sum()
+def replay(n):
+    return random.choices(kept, k=n)
+def newest():
+    return kept[-1]
+for step in range(9):
+    x = {call}
+    kept.append(x)
+    net(x).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "repeats"),
+    [
+        ("normal(A)", True),
+        ("normal(A * 2)", True),
+        ("penalty(W)", False),  # an optimizer changes it
+        ("penalty(net)", False),  # is called in the loop
+        ("replay(4)", False),  # draws
+        ("newest()", False),  # reads what the loop changes
+        ("normal(A * step)", False),
+        ("torch.diag(A)", False),  # of a library: not followed
+    ],
+)
+def test_only_what_cannot_change_is_computed_once(call: str, repeats: bool, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(REPEATED.format(call=call))
+    number = 1 + REPEATED.split("\n").index("    x = {call}")
+    assert is_independent(str(path), number) is repeats

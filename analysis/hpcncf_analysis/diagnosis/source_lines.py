@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -211,17 +212,24 @@ def is_repeated(file: str, line: int) -> bool:
     return any(begin <= line <= end for begin, end, *_ in _loops(file))
 
 
+# Of functions that call one another.
+MOST_CALLS: Final = 4
 # Calls that give something else each time.
 CHANGES: Final = re.compile(
     r"rand|sample|choice|shuffle|next|iter|read|recv|load|time|draw|step|batch|pop|get\(|input"
 )
 
 
+# What an optimizer may change, by whatever name.
+LEARNS: Final = re.compile(r"requires_grad|Parameter\(|optim|\bnn\.")
+
+
 def is_independent(file: str, line: int) -> bool:
     """Whether an assignment in the training loop computes the same value in each step.
 
-    It calls a function and uses no name that the loop assigns, nor a method or a call that may
-    give something else each time.
+    It calls a function of the same file. Neither of them uses a name that the loop assigns, calls
+    or changes by a method, one that an optimizer may change, or a call that may give something
+    else each time. What cannot be followed may change.
     """
     try:
         tree = ast.parse("\n".join(_source(file)[0]))
@@ -234,16 +242,60 @@ def is_independent(file: str, line: int) -> bool:
         statement = next(
             (n for n in loop.body if isinstance(n, ast.Assign) and n.lineno == line), None
         )
-        if statement is None or "backward" not in attributes:
-            continue
-        value = statement.value
-        stored = {
-            n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and n.ctx.__class__ is ast.Store
-        }
-        names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
-        is_plain = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
-        return is_plain and not names & stored and not CHANGES.search(ast.unparse(value))
+        if statement is not None and "backward" in attributes:
+            call = statement.value
+            is_plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+            return is_plain and _is_constant(call, _Scope(tree, loop, statement), set(), 0)
     return False
+
+
+class _Scope:
+    """The names of a file whose values may differ from one step of a loop to the next."""
+
+    def __init__(self, tree: ast.Module, loop: ast.For | ast.While, statement: ast.stmt) -> None:
+        self.functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+        known = {(each.asname or each.name).partition(".")[0] for n in imports for each in n.names}
+        self.known = known | set(dir(builtins))
+        self.assigned = {
+            target.id
+            for n in tree.body
+            if isinstance(n, ast.Assign) and not LEARNS.search(ast.unparse(n))
+            for target in n.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.assigned.discard(node.id)
+        own = set(ast.walk(statement))
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Call) and node not in own:
+                called = node.func
+                while isinstance(called, ast.Attribute | ast.Subscript):
+                    called = called.value
+                if isinstance(called, ast.Name):
+                    self.assigned.discard(called.id)
+
+
+def _is_constant(node: ast.AST, scope: _Scope, local: set[str], depth: int) -> bool:
+    if depth > MOST_CALLS or CHANGES.search(ast.unparse(node)):
+        return False
+    if any(
+        isinstance(n, ast.Global | ast.Nonlocal | ast.Yield | ast.Await) for n in ast.walk(node)
+    ):
+        return False
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - local - scope.known
+    called = names & scope.functions.keys()
+    return names - called <= scope.assigned and all(
+        _is_constant(function, scope, _locals(function), depth + 1)
+        for function in (scope.functions[name] for name in called)
+    )
+
+
+def _locals(function: ast.FunctionDef) -> set[str]:
+    nodes = list(ast.walk(function))
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return stored | {n.arg for n in nodes if isinstance(n, ast.arg)}
 
 
 @functools.lru_cache(maxsize=64)
