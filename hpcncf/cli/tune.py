@@ -43,6 +43,7 @@ IN_VAIN: Final = 3
 # Two digits of a budget may be less than it.
 ROUNDED_UP: Final = 1.05
 MOST_ROWS: Final = 30
+SHOWN: Final = ("fate", "error", "memory_mib", "cores_used", "core_hours", "hr10")
 
 
 def positive(text: str) -> float:
@@ -240,13 +241,8 @@ def _plain(now: Now, found: Outcome | None = None) -> dict[str, Any]:
                 **tuning.named(trial.ask.point),
                 "steps": trial.ask.steps,
                 "repeat": trial.ask.repeat,
-                "fate": trial.fate,
                 f"{tuning.work}_s": trial.epoch_s,
-                "error": trial.error,
-                "memory_mib": trial.memory_mib,
-                "cores_used": trial.cores_used,
-                "core_hours": trial.core_hours,
-                "hr10": trial.hr10,
+                **{name: getattr(trial, name) for name in SHOWN},
                 "left_out": trial.reason or None,
             }
             for trial in known.trials

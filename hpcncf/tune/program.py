@@ -27,6 +27,7 @@ from hpcncf.text import pluralize
 from hpcncf.tune.search import Candidates
 from hpcncf.tune.trials import (
     Ask,
+    Fate,
     Figure,
     Known,
     Objective,
@@ -365,25 +366,20 @@ class Tried:
             setups, key=lambda one: self.step_s(one) / (MIN_GAIN if one == favoured else 1.0)
         )
 
-    @cached_property
-    def failed(self) -> list[frozenset[str]]:
-        """Sets of changes of all failed setups, each without `persistent_workers`."""
-        out = {each.ask.point for each in self.known.trials if each.fate == "failed"}
-        found = [setup.changes - {STAY} for at, setup in enumerate(self.tuning.setups) if at in out]
-        return [each for each in found if each]
-
     @property
     def names(self) -> set[str]:
         """Names of the remedies in all trials that ended, such as `workers`."""
-        ended = {
-            each.ask.point for each in self.known.trials if each.fate in ("completed", "failed")
-        }
-        setups = (setup for at, setup in enumerate(self.tuning.setups) if at in ended)
-        return {each.partition("=")[0] for setup in setups for each in setup.changes}
+        changes = [*self._changes("completed"), *self._changes("failed")]
+        return {each.partition("=")[0] for some in changes for each in some}
 
     def contains_failed(self, setup: Setup) -> bool:
-        """Whether the setup includes all changes of a setup that failed already."""
-        return any(each <= setup.changes for each in self.failed)
+        """Whether the setup includes all changes, but `persistent_workers`, of one that failed."""
+        failed = [changes - {STAY} for changes in self._changes("failed")]
+        return any(each and each <= setup.changes for each in failed)
+
+    def _changes(self, fate: Fate) -> list[frozenset[str]]:
+        setups = self.tuning.setups
+        return [setups[each.ask.point].changes for each in self.known.trials if each.fate == fate]
 
 
 def simplest(known: Known, ranked: Sequence[Figure]) -> Figure:
