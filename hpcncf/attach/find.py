@@ -100,6 +100,12 @@ def environment(pid: int) -> dict[str, str]:
     return dict(each.split("=", 1) for each in text.split("\0") if "=" in each)
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    stat = procfs.stat(f"/proc/{pid}")
+    return stat is not None and stat.state not in "ZX"
+
+
 def owner(pid: int) -> int | None:
     """Return the user id of a process; None if it has ended."""
     return _field(pid, b"Uid", 1)

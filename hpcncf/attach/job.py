@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hpcncf.attach import inside
 from hpcncf.attach.node import unpack
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.launcher.environment import hosts
@@ -31,13 +32,14 @@ PATIENCE_S: Final = 90.0
 MODULES: Final = (
     "__init__.py",
     "errors.py",
-    *(f"attach/{name}.py" for name in ("__init__", "find", "lines", "node", "observe", "watch")),
-    "attach/open_files.py",
+    *(f"attach/{name}.py" for name in ("__init__", "find", "inside", "lines", "node", "observe")),
+    *("attach/open_files.py", "attach/watch.py"),
     *(f"monitor/{name}.py" for name in ("__init__", "cgroup", "gpu", "process_tree")),
     *(
         f"monitor/{name}.py"
         for name in ("node_cores", "node_traffic", "procfs", "thread_waits", "topology", "windows")
     ),
+    *(f"{inside.INSIDE}/{name}.py" for name in inside.MODULES),
 )
 """All that runs on the nodes."""
 # Reads the modules, as an archive in memory, from standard input. `-I`: no user's PYTHONPATH.

@@ -47,11 +47,15 @@ FEWEST: Final = 10
 def profiles(raw: Mapping[str, Any]) -> list[ProgramProfile]:
     """Build the profiles of the processes that did the work on one node."""
     seen = {one["pid"]: one for one in raw["processes"]}
-    return working(
-        profile(in_probes_form(program, seen[program["pid"]], raw))
+    inside = [program for program in raw["programs"] if program.get("inside")]
+    outside = [
+        in_probes_form(program, seen[program["pid"]], raw)
         for program in raw["programs"]
-        if program["pid"] in seen and sum(one[0] for one in program["stacks"]) >= FEWEST
-    )
+        if not program.get("inside")
+        and program["pid"] in seen
+        and sum(one[0] for one in program["stacks"]) >= FEWEST
+    ]
+    return working(profile(each) for each in [*inside, *outside])
 
 
 def in_probes_form(
@@ -201,8 +205,8 @@ def is_user(file: str) -> bool:
 
 
 def _plain(function: str) -> str:
-    """py-spy puts a method's class before its name."""
-    return function.rpartition(".")[2] if "<locals>" not in function else function
+    """py-spy puts a method's class before its name, and the function around a nested one."""
+    return function.rpartition(".")[2]
 
 
 def _library_name(frame: Frame) -> str:

@@ -220,6 +220,18 @@ class Watch:
         ]
         return self._busiest_first(found)[:most]
 
+    def python_of(self, pid: int) -> str:
+        """Return `3.14`, the Python that a process runs; empty if it is not known."""
+        return self._processes[pid].python or ""
+
+    def is_worker(self, pid: int) -> bool:
+        """Return whether another Python process has made this one, as a DataLoader its workers."""
+        one = self._processes[pid]
+        parent = self._processes.get(one.parent)
+        if any("multiprocessing" in word for word in one.command):
+            return True
+        return parent is not None and parent.python == one.python and parent.command == one.command
+
     def _busiest_first(self, pids: Iterable[int]) -> list[int]:
         return sorted(pids, key=lambda pid: -self._spent_s(pid))
 
@@ -335,7 +347,8 @@ class Watch:
                             "ran_s": times.ran_s,
                             "ready_s": times.ready_s,
                         }
-                        for thread, times in threads[:MOST_THREADS]
+                        for at, (thread, times) in enumerate(threads)
+                        if at < MOST_THREADS or thread == pid
                     ],
                 }
             )
@@ -401,7 +414,7 @@ class Watch:
         )
 
 
-MOST_THREADS: Final = 8
+MOST_THREADS: Final = 32
 MOST_NOTES: Final = 6
 
 

@@ -276,7 +276,7 @@ def test_without_the_right_to_look_inside_the_rest_is_shown() -> None:
     assert first.startswith("files, storage and environment: the program has more rights")
     if lines.find_program():
         (second,) = others
-        assert second.startswith(f"lines of code of process {process.pid}: reading its memory is")
+        assert second.startswith(f"lines of code, of process {process.pid}: reading its memory is")
         assert "SYS_PTRACE" in second
 
 
@@ -304,7 +304,7 @@ def test_program_of_another_user_shows_its_cores(tmp_path: Path) -> None:
         (
             [
                 *(("train", USER, 9), ("A.__next__", f"{TORCH}/utils/data/dataloader.py", 1)),
-                *(("D.__getitem__", USER, 5), ("<listcomp>", USER, 6)),
+                *(("D.__getitem__", USER, 5), ("__getitem__.<locals>.<listcomp>", USER, 6)),
             ],
             ("input", "", [[USER, 6, "__getitem__"]], ""),
         ),

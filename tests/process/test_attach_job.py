@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf.attach import inside
 from hpcncf.attach.job import RunningJob, archive, command
 from hpcncf.attach.node import pack, unpack
 from hpcncf.cli import main
 
 pytestmark = pytest.mark.alone
 
+ROOT = Path(__file__).parents[2]
 SPIN = "while True: sum(range(1000))"
 OWNER = f"me({os.geteuid()})"
 RUNNING = (
@@ -109,6 +111,11 @@ def test_what_runs_on_the_nodes_needs_nothing_of_hpcncf(tmp_path: Path) -> None:
         check=True,
     )
     assert "no process to watch" in unpack(done.stdout.decode())["n1"]["error"]
+
+
+def test_all_modules_of_the_probe_are_passed_on() -> None:
+    there = (ROOT / "hpcncf" / inside.INSIDE).glob("*.py")
+    assert sorted(inside.MODULES) == sorted(path.stem for path in there)
 
 
 def test_figures_of_several_nodes_are_told_apart_whatever_the_order() -> None:

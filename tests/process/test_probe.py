@@ -588,6 +588,39 @@ OTHER_PYTHONS = [
 ]
 
 
+NEWER_PYTHONS = [path for path in OTHER_PYTHONS if re.search(r"3\.1[34]", path)]
+
+
+@pytest.mark.parametrize("interpreter", NEWER_PYTHONS)
+def test_module_of_interpreters_costs_no_samples_until_there_are_several(
+    interpreter: str, tmp_path: Path
+) -> None:
+    """Since Python 3.14 `concurrent.futures`, and so torch, imports it."""
+    code = """
+import time
+def spin(seconds):
+    end = time.time() + seconds
+    while time.time() < end:
+        sum(range(100))
+spin(0.8)
+import _interpreters
+spin(1.5)
+if {makes}:
+    one = _interpreters.create()
+    spin(0.3)
+    _interpreters.destroy(one)
+"""
+    for makes in (False, True):
+        seen = tmp_path / f"seen-{makes}"
+        done = python(code.format(makes=makes), tmp_path, seen, (interpreter,))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        ((profile,), problems) = read_profiles(seen)
+        assert problems == []
+        assert profile.samples_taken > 40
+        said = ["no samples: it may have several interpreters"] if makes else []
+        assert profile.problems == said
+
+
 @pytest.mark.parametrize("interpreter", [sys.executable, *OTHER_PYTHONS])
 def test_any_python_is_observed_without_hpcncf_in_it(interpreter: str, tmp_path: Path) -> None:
     """Its hot line is named, and no value of its data."""

@@ -89,9 +89,10 @@ def _where(program: ObservedProgram) -> list[str]:
         length = f"{1000 * each_s:.3g} ms" if each_s < 1 else format_duration(each_s)
         head = (
             f"{rank.steps:,} steps of {length}, "
-            f"{pluralize(max(len(program.ranks), rank.ranks), 'rank')}, after "
-            f"{format_duration(rank.startup_s)} of start-up"
+            f"{pluralize(max(len(program.ranks), rank.ranks), 'rank')}"
         )
+        if rank.startup_s:  # one that ran already was not seen to start
+            head += f", after {format_duration(rank.startup_s)} of start-up"
     elif rank.from_outside:
         head = f"{format_duration(rank.seconds)} seen from outside: steps are not counted"
     else:

@@ -77,6 +77,41 @@ def start(folder, inside, loader, names):
         load_own("trial_guard").begin(guarded, os.environ["HPCNCF_TRIAL"] + ".unsafe")
 
 
+def attach(folder, inside, loader, names, until):
+    """Begin to observe this process, which has run for a while, up to the moment `until`.
+
+    The moment is one of `time.perf_counter()`. The sampler's thread then takes everything out.
+    """
+    STATE["until"] = until
+    start(folder, inside, loader, names)
+    if STATE.get("folder") != folder:
+        return  # a helper of Python, or a launcher
+    observe()
+    for name in IMPORTS:
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None)
+        if module is not None and not getattr(spec, "_initializing", False):
+            _WAITING.discard(name)
+            load_own("observer").imported(name, module)
+
+
+def detach():
+    """Take everything out that `attach` put in, and write what was seen.
+
+    What stays are three functions that Python calls at a fork, and that then do nothing.
+    """
+    STATE["problem"] = "the watch is over"
+    if Finder in sys.meta_path:
+        sys.meta_path.remove(Finder)
+    atexit.unregister(end)
+    load_own("observer").detach()
+
+
+def is_over():
+    """Whether this process was attached to for a while, and the while is over."""
+    return time.perf_counter() >= STATE.get("until", float("inf"))
+
+
 def _begin():
     """This process begins, with this thread as its only one."""
     STATE.update(
@@ -167,6 +202,8 @@ def _forked():
     STATE["is_child"] = True
     if _PACKAGE + ".observer" in _MODULES:
         load_own("observer").forget()
+    if is_over():
+        STATE["problem"] = "the watch is over"
 
 
 # -- the thread

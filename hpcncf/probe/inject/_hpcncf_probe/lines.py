@@ -1,6 +1,8 @@
 """The line that a thread worked on: not always the one at which it let go of the lock."""
 
 import sys
+from _functools import partial
+from _operator import contains
 
 MOST_PLACES = 4000
 # Instructions after which Python 3.11 and later let go of the interpreter's lock, but for
@@ -17,7 +19,8 @@ MOST_LOOKS = 8
 MOST_FRAMES = 4
 MOST_LOADS = 8
 # With these, there may be interpreters that do not share their lock, of which Python 3.12 and later
-# read the frames all the same: the program then crashes.
+# read the frames all the same: the program then crashes. Since 3.14 `concurrent.futures`, and so
+# torch, imports the first one, which says how many interpreters there are.
 MAKE_INTERPRETERS = (
     ("_interpreters", "_xxsubinterpreters", "_testcapi", "_testinternalcapi")
     if sys.version_info >= (3, 12)
@@ -25,11 +28,36 @@ MAKE_INTERPRETERS = (
 )
 
 
+LISTS_INTERPRETERS = "_interpreters"
+# Number of interpreters -> whether frames may be read: a KeyError for more than one.
+ONE = {1: True}
+
+
+def one_interpreter():
+    """Iterators of C code that go on as long as frames may be read.
+
+    They end where an interpreter may have been made, and raise KeyError if there are several.
+    """
+    found = []
+    for name in MAKE_INTERPRETERS:
+        module = sys.modules.get(name) if name == LISTS_INTERPRETERS else None
+        list_all = getattr(module, "list_all", None)
+        if list_all is None:
+            found.append(iter(partial(contains, sys.modules, name), True))
+        else:
+            found.append(map(ONE.__getitem__, map(len, iter(list_all, None))))
+    return found
+
+
 def current_frames():
-    """Thread ident -> its innermost frame; empty where they may not be read."""
-    if any(name in sys.modules for name in MAKE_INTERPRETERS):
+    """Thread ident -> its innermost frame; empty where they may not be read.
+
+    Asked and read in one call of C code: no interpreter is made in between.
+    """
+    try:
+        return next(zip(*one_interpreter(), iter(sys._current_frames, None)))[-1]
+    except (StopIteration, KeyError):
         return {}
-    return sys._current_frames()
 
 
 class _Place:

@@ -5,13 +5,14 @@ import os
 import sys
 import time
 from _functools import partial
-from _operator import attrgetter, contains, itemgetter
+from _operator import attrgetter, itemgetter
 from itertools import accumulate, chain, repeat
 
 from _hpcncf_probe import (
     STATE,
     apply_remedies,
     cuda_events,
+    is_over,
     lines,
     observe,
     pause,
@@ -21,9 +22,10 @@ from _hpcncf_probe import (
     trial_guard,
     trial_speed,
 )
+from _hpcncf_probe import detach as detach_process
 from _hpcncf_probe import end as end_process
 from _hpcncf_probe.as_json import as_json
-from _hpcncf_probe.lines import MAKE_INTERPRETERS, current_frames
+from _hpcncf_probe.lines import current_frames, one_interpreter
 from _hpcncf_probe.phases import CLOCKS, NAME, SHORT, UNTIMED, WALL, PhaseClock
 
 FORMAT = 1
@@ -138,7 +140,8 @@ class Observer:
         self.step_sampled = -2
         self.ran_sampled = None
         self.threads = {}
-        self.threads_at_first = {}
+        # One that is attached to has threads that have run for long.
+        self.threads_at_first = read_threads(self.first_thread) if "until" in STATE else {}
         self.numbers = {}
         self.reused = set()
         self.cpu_at_first = STATE["began_process_cpu_s"]
@@ -187,6 +190,11 @@ class Observer:
                 opened, stopped = [], []
                 if not self._wait(stop, opened, stopped):
                     break
+                if is_over():
+                    detach_process()
+                    break
+                if not opened:  # it was asked anew whether the frames may be read
+                    continue
                 self._switch_fast(False)
                 alone, doing = self._sample(opened[0][NAME], stopped)
                 self._switch_fast(alone and not ARRAYS.isdisjoint(sys.modules))
@@ -203,6 +211,7 @@ class Observer:
         In one call of C code: between two calls this thread may lose the interpreter's lock, above
         all where cores are short, and the program would be seen further on than it was.
         """
+        waited = []
         clock = CLOCKS.get(self.thread)
         phases = repeat(clock.stack if clock is not None else NO_PHASE)
         innermost = map(itemgetter(self.thread), iter(sys._current_frames, None))
@@ -210,17 +219,23 @@ class Observer:
         walks = map(accumulate, map(chain, zip(innermost), back), repeat(getattr))
         look = zip(
             iter(partial(stop.acquire, True, self.interval), True),
-            *(iter(partial(contains, sys.modules, name), True) for name in MAKE_INTERPRETERS),
+            map(waited.append, repeat(True)),
+            *one_interpreter(),
             map(opened.append, map(itemgetter(-1), phases)),
             map(stopped.extend, map(map, repeat(READ), walks)),
         )
         try:
             for _ in look:
                 return True
-        except (AttributeError, KeyError):  # beyond the outermost frame; a thread that has ended
+        except AttributeError:  # beyond the outermost frame
             return True
-        if not current_frames():
-            self.problems.append("no samples: it may have several interpreters")
+        except KeyError:  # the thread has ended, or there are several interpreters
+            pass
+        if not waited:
+            return False
+        if current_frames():  # one of the modules has come that make interpreters, and made none
+            return True
+        self.problems.append("no samples: it may have several interpreters")
         return False
 
     def _sample(self, phase, stopped):
@@ -760,6 +775,8 @@ def _end_with_multiprocessing():
 
 def forget():
     """This is a forked child: what was seen is its parent's."""
+    if "until" in STATE:  # only a worker is looked at, and only it has a thread to take more out
+        torch_phases.remove(keep_workers=True)
     CLOCKS.clear()
     apply_remedies.NOTES.clear()
     apply_remedies.ROWS.clear()
@@ -781,6 +798,17 @@ def begin_worker():
 def end_worker():
     """Write what was seen of this worker: it leaves by `os._exit`."""
     pause()
+    end()
+
+
+def detach():
+    """Take the probe's turns out of the program, and write what was seen."""
+    torch_phases.remove()
+    observer = STATE["observer"]
+    clock = CLOCKS.get(observer.thread) if observer is not None else None
+    ran = observer._ran() if clock is not None else None
+    if ran is not None and observer.thread == observer.first_thread[0] and not clock.backwards:
+        clock.add_open(ran)
     end()
 
 

@@ -88,6 +88,18 @@ class PhaseClock:
             self.cpu_since = cpu_now
             phase[MEASURED] += seconds
 
+    def add_open(self, cpu_now):
+        """Close the present interval as `turn` does, from another thread than the clock's own.
+
+        `cpu_now`: the CPU time of the clock's thread.
+        """
+        now = perf_counter()
+        phase = self.stack[-1]
+        phase[WALL] += now - self.since
+        phase[CPU] += cpu_now - self.cpu_since
+        phase[MEASURED] += now - self.since
+        self.since, self.cpu_since = now, cpu_now
+
     def push(self, name):
         """Open a phase; the depth to hand to `pop`."""
         self.turn()

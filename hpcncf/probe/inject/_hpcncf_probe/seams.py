@@ -28,6 +28,8 @@ CAN_TAKE_OFF = sys.version_info >= (3, 11)
 
 
 FUNCTION = type(lambda: None)
+# Functions whose code was replaced, with the code that they had.
+REPLACED = []
 # Code of the probe's that calls pass through.
 PASSED = set()
 
@@ -46,8 +48,18 @@ def observe_calls(function, call):
     original.__kwdefaults__ = function.__kwdefaults__
     original.__qualname__ = function.__qualname__
     function.__code__ = _through(code, partial(call, original))
+    REPLACED.append((function, code))
     PASSED.add(call.__code__)
     return True
+
+
+def restore(keep=None):
+    """Give all functions but `keep` their own code back."""
+    kept = [each for each in REPLACED if each[0] is keep]
+    for function, code in REPLACED:
+        if function is not keep:
+            function.__code__ = code
+    REPLACED[:] = kept
 
 
 def _through(code, call):

@@ -8,13 +8,15 @@ import os
 import sys
 from _thread import get_ident
 
-from _hpcncf_probe import cuda_events, step_facts, tables
+from _hpcncf_probe import STATE, cuda_events, step_facts, tables
 from _hpcncf_probe.phases import CLOCKS, NAME, PhaseClock, optimizer_number
-from _hpcncf_probe.seams import PASSED, hide, observe_calls
+from _hpcncf_probe.seams import PASSED, hide, observe_calls, restore
 
 LOADERS = []
 NO_GRAD = []
 TORCH = {}
+# Handles of the hooks on optimizers, by which they are removed.
+HOOKS = []
 _NO_GRAD_SITES = {}
 # Of one thread's optimizer: steps made, and the depth of the one that is open.
 MADE, DEPTH = range(2)
@@ -23,6 +25,7 @@ IN_REMEDIES = os.sep.join(("", "hpcncf", "remedies", ""))
 # By whose frames the phase of a step that is not timed is known: the file, and functions' code.
 OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
 ADVANCE, WRAPPED = [None], [None]
+WORKER_LOOP = [None]
 # Whether the program has asked for compiled functions: else torch need not be asked in each call.
 TRACED = [False]
 
@@ -67,6 +70,18 @@ def batches_of_pass(loader):
         return len(batches)
     except Exception:  # a data set without an end
         return None
+
+
+class LoaderOfIterator:
+    """A DataLoader by what its iterator knows of it."""
+
+    def __init__(self, iterator):
+        self.dataset = getattr(iterator, "_dataset", None)
+        self.num_workers = getattr(iterator, "_num_workers", 0)
+        self.persistent_workers = getattr(iterator, "_persistent_workers", False)
+        self.pin_memory = getattr(iterator, "_pin_memory", False)
+        self.batch_sampler = getattr(iterator, "_index_sampler", None)
+        self.batch_size = getattr(self.batch_sampler, "batch_size", None)
 
 
 class NoGradSite:
@@ -248,8 +263,8 @@ def _observe_optimizers(module, compiling):
             first_step(clock)
 
     PASSED.update((before.__code__, after.__code__))
-    module.register_optimizer_step_pre_hook(before)
-    module.register_optimizer_step_post_hook(after)
+    HOOKS.append(module.register_optimizer_step_pre_hook(before))
+    HOOKS.append(module.register_optimizer_step_post_hook(after))
 
 
 def _time_closure(clock, args, kwargs):
@@ -335,7 +350,8 @@ def observe_loaders(module):
     several = module._MultiProcessingDataLoaderIter
     _time_calls(several.__init__, "workers_start", lambda: False)
     _time_calls(several._shutdown_workers, "workers_stop", lambda: False)
-    observe_calls(module._utils.worker._worker_loop, _observe_worker)
+    WORKER_LOOP[0] = module._utils.worker._worker_loop
+    observe_calls(WORKER_LOOP[0], _observe_worker)
 
 
 def _observe_iterators(kind):
@@ -361,7 +377,12 @@ def _observe_iterators(kind):
             try:
                 loader = self._hpcncf_loader
             except AttributeError:
-                return advance(self)
+                loader = None
+            if loader.__class__ is not WatchedLoader:  # None, or an earlier probe's
+                if "until" not in STATE:
+                    return advance(self)
+                loader = loader_of(self)  # the iterator was made before the probe came
+                self._hpcncf_loader = loader
             if not clock.timed:
                 batch = advance(self)
                 loader.batches += 1
@@ -387,6 +408,14 @@ def _observe_iterators(kind):
             hide(error)
             raise
 
+    def loader_of(iterator):
+        loader = LoaderOfIterator(iterator)
+        key = (id(loader.dataset), loader.batch_size)
+        if key not in known:
+            known[key] = WatchedLoader(len(LOADERS), loader)
+            LOADERS.append(known[key])
+        return known[key]
+
     ADVANCE[0] = timed_advance.__code__
     observe_calls(kind.__init__, timed_begin)
     observe_calls(kind.__next__, timed_advance)
@@ -406,6 +435,13 @@ def _observe_worker(loop, *args, **kwargs):
     finally:
         if number == 0:
             end_worker()
+
+
+def remove(keep_workers=False):
+    """Take all turns out of torch again; with `keep_workers`, but for the begin of a worker."""
+    restore(WORKER_LOOP[0] if keep_workers else None)
+    while HOOKS:
+        HOOKS.pop().remove()
 
 
 def phase_by_frames(codes, clock):
