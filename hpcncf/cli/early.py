@@ -23,7 +23,7 @@ AFTER_S: Final = 120.0
 PATIENCE: Final = 5
 # Letters of a run's id.
 ID: Final = 8
-LOOK_EVERY_S: Final = 2.0
+LOOK_EVERY_S: Final = 1.0
 
 Begun = Callable[["AttemptPaths", threading.Event], None]
 
@@ -44,8 +44,12 @@ def watcher(after_s: float | None, is_wanted: bool, env: Mapping[str, str]) -> B
         def watch() -> None:
             seconds = AFTER_S if after_s is None else after_s
             if not ended.wait(seconds):
-                with suppress(OSError):  # nobody reads standard error, or its disk is full
+                try:
                     _watch(attempt, ended, env, seconds)
+                except OSError:  # nobody reads standard error, or its disk is full
+                    pass
+                except Exception as error:  # the command goes on, whatever becomes of the verdict
+                    sys.stderr.write(f"hpcncf: no verdict yet: {type(error).__name__}: {error}\n")
 
         threading.Thread(target=watch, name="hpcncf-early", daemon=True).start()
 

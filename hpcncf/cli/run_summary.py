@@ -147,7 +147,9 @@ def _cores(rank: RankRecord) -> str:
 
 def _efficiency(rank: RankRecord) -> str:
     cpu = rank.cpu
-    average = "?" if cpu.efficiency is None else f"{cpu.efficiency:.1%}"
+    if cpu.efficiency is None:
+        return "not measured"
+    average = f"{cpu.efficiency:.1%}"
     if cpu.efficiency_peak is None:
         return f"{average} on average; no peak: shorter than its {cpu.peak_window_s:g} s window"
     return f"{average} on average, {cpu.efficiency_peak:.1%} at the peak of {cpu.peak_window_s:g} s"

@@ -87,11 +87,11 @@ def unobservable(command: Sequence[str]) -> str | None:
     return None
 
 
-def is_python(pid: int) -> bool:
-    """Return whether a process runs Python, by its program's name."""
+def program_of(pid: int) -> str:
+    """Return the name of the program that a process runs; empty if that is not known."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
-    return False
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
 
 
 def why_unobserved(pid: int, inject: str) -> str | None:

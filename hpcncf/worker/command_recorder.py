@@ -11,13 +11,23 @@ from typing import Any, Final
 from hpcncf.errors import name_exit
 from hpcncf.launcher.environment import LaunchedBy, Place
 from hpcncf.paths import AttemptPaths
-from hpcncf.probe.launch import is_python, unobservable, why_unobserved
+from hpcncf.probe.launch import program_of, unobservable, why_unobserved
 from hpcncf.records.claims import process_start
 from hpcncf.worker.child_process import FILE, Child, ReportedValues
 from hpcncf.worker.rank_recorder import RankRecorder
 
 # A process of Python leaves no profile if it ends before it is a second old, or has not trained.
-LOADS_AFTER_S: Final = 0.5
+LOOKS_AFTER_S: Final = 0.5
+LOOKS_EVERY_S: Final = 5.0
+# They ask daemons to start processes, on any node: no children of theirs.
+LAUNCHERS: Final = frozenset({"srun", "blaunch", "pbsdsh"})
+# Of a command that waited for these for a larger share of its time, what it used says nothing.
+LAUNCHING_SHARE: Final = 0.2
+NOT_COUNTED: Final = (
+    "a launcher such as srun started the work, and the probe saw none of its processes (other "
+    "languages, python -I, a container): only the script's own are counted here. Slurm's figures: "
+    "hpcncf explain JOBID"
+)
 
 
 class CommandRecorder(RankRecorder):
@@ -41,6 +51,7 @@ class CommandRecorder(RankRecorder):
         self._environment, self._launched_by = dict(environment), launched_by
         self._process_started: float | None = None
         self._unseen: str | None = None
+        self._launching_s = 0.0
         if Path(f"/proc/{child.pid}").exists():
             self._process_started = process_start(child.pid)
         program = run["workload"]
@@ -48,23 +59,30 @@ class CommandRecorder(RankRecorder):
         self._words = ["bash", "-c", shell] if shell is not None else program["command"]
         self.start_monitor(allocated, child.pid)
 
-    def watch_python(self, load: Callable[[], None], inject: str) -> None:
-        """Call `load` in a thread, once a program of Python has run for a while.
+    def watch_processes(self, load: Callable[[], None], inject: str | None) -> None:
+        """Look in a thread, now and then, at what programs the command runs.
 
-        It imports what the summary of such a program needs, which would else come at the end.
-        Where the probe in the folder `inject` cannot get into the program, the reason is kept.
+        Once one of Python has run for a while, `load` imports what the summary of such a program
+        needs, which would else come at the end. Where the probe in the folder `inject` cannot get
+        into it, the reason is kept. None: there is no probe.
         """
 
-        def wait_and_load() -> None:
-            while not self.child.ended.wait(LOADS_AFTER_S):
-                for pid in filter(is_python, self.monitor.pids):
-                    unseen = why_unobserved(pid, inject)
-                    if unseen is None:
+        def watch() -> None:
+            every_s, loaded = LOOKS_AFTER_S, inject is None
+            while not self.child.ended.wait(every_s):
+                programs = {pid: program_of(pid) for pid in self.monitor.pids}
+                if not LAUNCHERS.isdisjoint(programs.values()):
+                    self._launching_s += every_s
+                for pid, program in programs.items():
+                    if loaded or inject is None or not program.startswith("python"):
+                        continue
+                    self._unseen = why_unobserved(pid, inject)
+                    if self._unseen is None:
                         load()
-                        return
-                    self._unseen = unseen
+                        loaded = True
+                every_s = min(LOOKS_EVERY_S, 1.2 * every_s)
 
-        threading.Thread(target=wait_and_load, name="hpcncf-load", daemon=True).start()
+        threading.Thread(target=watch, name="hpcncf-watch", daemon=True).start()
 
     def wait(self) -> tuple[int, dict[str, Any]]:
         """Wait for the command's end; return its exit code and the measurements as plain data.
@@ -123,6 +141,9 @@ class CommandRecorder(RankRecorder):
             folder.rmdir()
         if is_probed and not profiles and (why := unobservable(self._words) or self._unseen):
             unread = [*unread, why]
+        if not launched and self._launching_s > LAUNCHING_SHARE * measured["elapsed_s"]:
+            measured = _without_use(measured)
+            unread = [*unread, NOT_COUNTED]
         kind, message = name_exit(code)
         return self.plain_record(
             measured,
@@ -138,6 +159,15 @@ class CommandRecorder(RankRecorder):
             by_launcher=launched,
             warnings=[*self.report.problems, *unread],
         )
+
+
+def _without_use(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the measurements without the use of cores, which was elsewhere."""
+    return {
+        **measured,
+        "cores": {**measured["cores"], "used": None},
+        "cpu": {**measured["cpu"], "efficiency": None, "efficiency_peak": None},
+    }
 
 
 def _has_files(folder: Path) -> bool:

@@ -157,8 +157,9 @@ def record(
     recorder = CommandRecorder(run, place, attempt, child, host, "run", allocated)
     if begun and place.rank == 0:
         begun(attempt, child.ended)
-    if load and probe:
-        recorder.watch_python(load, variables["PYTHONPATH"].split(os.pathsep)[0])
+    if load:
+        inject = variables["PYTHONPATH"].split(os.pathsep)[0] if probe else None
+        recorder.watch_processes(load, inject)
     code, measured = recorder.wait()
     ended = child.asked_to_end and code != 0
     rank = recorder.end(measured, code, stopped=ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -425,7 +426,7 @@ def test_a_script_that_keeps_the_probe_out_is_told_how(
 
 
 def test_an_early_verdict_is_one_block_on_lines_of_its_own(tmp_path: Path) -> None:
-    line = "printf unfinished >&2; sleep 3.2; echo done >&2"
+    line = "printf unfinished >&2; sleep 5; echo done >&2"
     done = hpcncf_run(tmp_path, "--early", "0.3", "--", "sh", "-c", line)
     text, _, rest = done.stderr.partition("done\n")
     first, *block = text.splitlines()
@@ -441,3 +442,18 @@ def test_an_early_verdict_is_one_block_on_lines_of_its_own(tmp_path: Path) -> No
     refused = hpcncf_run(tmp_path, "--early", "-1", "--", "true")
     assert refused.returncode == 2
     assert "expected seconds above 0" in refused.stderr
+
+
+def test_work_that_a_launcher_started_elsewhere_is_not_taken_for_idle_cores(
+    tmp_path: Path,
+) -> None:
+    sleep = shutil.which("sleep")
+    assert sleep
+    shutil.copy(sleep, tmp_path / "srun")  # a client that waits for what runs on other nodes
+    done = hpcncf_run(tmp_path, "--", "sh", "-c", "./srun 2.5; true")
+    rank = read_record(only(tmp_path).rank(0), RankRecord)
+    assert (rank.cores.used, rank.cpu.efficiency) == (None, None)
+    assert "CPU        not measured" in done.stderr
+    assert "hpcncf explain JOBID" in " ".join(done.stderr.split())
+    brief = hpcncf_run(tmp_path, "--results", "brief", "--", "sh", "-c", "sleep 3; ./srun 0.1")
+    assert "CPU        not measured" not in brief.stderr

@@ -136,6 +136,9 @@ def test_script_on_standard_input_and_refusals(user: User) -> None:
     assert user.attempt("diagnose", "999999").returncode == 2
 
 
+SPIN = "import time\nwhile time.process_time() < 3: pass"
+
+
 def submitted(user: User, *words: str | Path, script: str, name: str) -> str:
     """Submit this script by `hpcncf sbatch`; return the job's id."""
     (user.folder / name).write_text(script)
@@ -189,6 +192,9 @@ def test_jobs_of_every_kind_run_as_without_hpcncf(user: User) -> None:
             'srun --het-group=0,1 sh -c "echo part"\n',
             name="het.sh",
         ),
+        "deaf": submitted(
+            user, script=f"{cpu}srun {sys.executable} -I -c '{SPIN}'\n", name="deaf.sh"
+        ),
         "short": submitted(user, script=f"{cpu}sleep 2; echo slept\n", name="short.sh"),
         "again": submitted(
             user,
@@ -225,6 +231,8 @@ def test_jobs_of_every_kind_run_as_without_hpcncf(user: User) -> None:
     (het,) = found["het"]
     assert (het["job"], het["state"]) == (jobs["het"], "completed")
     assert log(user, "het.sh.log").count("part\n") == 2
+    assert found["deaf"][0]["ranks"][0]["cores"]["used"] is None
+    assert "hpcncf explain" in log(user, "deaf.sh.log")
     assert 2 <= found["short"][0]["ranks"][0]["elapsed_s"] < 20
     assert [each["state"] for each in found["again"]][-1] == "completed"
     assert len(found["again"]) == 2

@@ -161,6 +161,8 @@ def _mean(shares: list[float], lengths: list[float]) -> float:
 def conclude_cores(rank: RankRecord, node: NodeRecord) -> str:
     """Conclude in one or two sentences how many cores the next request should have."""
     cores, used = rank.cores, rank.cores.used
+    if used is None and rank.elapsed_s >= TOO_SHORT_S:
+        return "How it uses its cores was not seen."
     if used is None or rank.elapsed_s < TOO_SHORT_S:
         return "Too short to say how it uses its cores."
     others = _mean(node.others_cores, node.length_s) if sum(node.length_s) else 0.0
