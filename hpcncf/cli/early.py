@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,17 @@ ID: Final = 8
 LOOK_EVERY_S: Final = 1.0
 
 Begun = Callable[["AttemptPaths", threading.Event], None]
+
+
+def parse_seconds(text: str) -> float:
+    """Parse the argument of `--early`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e7:
+        raise ArgumentTypeError(f"expected seconds above 0, came {text}")
+    return seconds
 
 
 def watcher(after_s: float | None, is_wanted: bool, env: Mapping[str, str]) -> Begun | None:

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     auto.add_arguments(parser)
     parser.add_argument(
         "--early",
-        type=_seconds,
+        type=early.parse_seconds,
         metavar="SECONDS",
         help="print a first verdict after so long and 100 steps; in a batch job after 120",
     )
@@ -64,13 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 1e7:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, came {text}")
-    return seconds
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hpcncf.cli.early import parse_seconds
 from hpcncf.errors import UsageError
 
 DEFAULT: Final = Path("results/jobs")
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--early",
-        type=float,
+        type=parse_seconds,
         metavar="SECONDS",
         help="when the job's log gets a first verdict: after so long and 100 steps (default: 120)",
     )

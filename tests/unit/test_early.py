@@ -9,6 +9,7 @@ import hostile
 import make_results
 import pytest
 
+from hpcncf import cli
 from hpcncf.cli.early import ends_in_s, watcher
 from hpcncf.records.schema import ProgramProfile, RankRecord
 from hpcncf.worker.record_command import planned
@@ -73,6 +74,17 @@ def test_only_batch_jobs_get_a_verdict_unasked() -> None:
     assert watcher(None, False, job) is None
     assert watcher(None, True, job) is not None
     assert watcher(3.0, True, {}) is not None
+
+
+@pytest.mark.parametrize("verb", ["run", "sbatch"])
+@pytest.mark.parametrize("given", ["-1", "soon", "nan"])
+def test_a_moment_that_cannot_be_is_refused_before_anything_starts(
+    verb: str, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        cli.main([verb, f"--early={given}", "job.sh"])
+    assert refused.value.code == 2
+    assert f"expected seconds above 0, came {given}" in capsys.readouterr().err
 
 
 def test_the_time_limit_is_read_from_the_jobs_environment() -> None:
