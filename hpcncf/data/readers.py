@@ -304,9 +304,9 @@ def read_parquet(
             context: dict[str, CodedColumn | Floats] = {
                 name: _parquet_context(read(name), name, where) for name in columns.context
             }
-            times = (
-                _parquet_times(source, read(columns.time), columns.time) if columns.time else None
-            )
+            times = None
+            if columns.time:
+                times = _parquet_times(read(columns.time), columns.time, source, where)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source}: cannot be read as Parquet: {error}") from None
     return Interactions(build_rows(source, users, items, context, available_bytes), times)
@@ -328,11 +328,11 @@ def _parquet_context(column: Any, name: str, where: Where) -> CodedColumn | Floa
     return CodedColumn.from_codes(texts, codes)
 
 
-def _parquet_times(source: Path, column: Any, name: str) -> NDArray[Any]:
+def _parquet_times(column: Any, name: str, source: Path, where: Where) -> NDArray[Any]:
     values: NDArray[Any] = column.to_numpy()
     if values.dtype.kind == "M":
         return values.view(np.int64)
-    times = _parquet_numbers(column, name, lambda at: f"{source}: row {at + 1}")
+    times = _parquet_numbers(column, name, where)
     if times is None:
         raise DataError(f"{source}: {name}: expected numbers or timestamps, came text")
     return times
