@@ -26,7 +26,6 @@ from hpcncf.launcher.environment import hosts
 from hpcncf.monitor.cgroup import parse_cpu_list
 from hpcncf.slurm.query import job_states, run_query
 
-JOB_ID: Final = re.compile(r"[1-9]\d*(?:_\d+|\+\d+)?")
 # Beyond the watch itself: the step has to start, on a busy controller.
 PATIENCE_S: Final = 90.0
 MODULES: Final = (

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 DEFAULT_S = 20.0
 LONGEST_S = 3600.0
+JOB_ID = r"[1-9]\d*(?:_\d+|\+\d+)?"
 EPILOG = """\
 A job: on each of its nodes, by `srun --overlap`. A process: here. Reads /proc and the cgroup, and
-lines by py-spy; the program is neither changed nor ended. Ctrl-C ends the watch early and shows
-what was seen.
+lines by py-spy; Python 3.14 and later get the probe of `hpcncf run` for the time of the watch. The
+program is neither stopped nor ended. Ctrl-C ends the watch early and shows what was seen.
 
 example: hpcncf attach 12345
 """
@@ -63,11 +64,10 @@ def _target(given: str, is_job: bool, is_pid: bool) -> int | RunningJob:
 
     Raises UsageError if there is neither, or both.
     """
+    import re
     import shutil
 
-    from hpcncf.attach.job import JOB_ID, describe_unknown, find_job
-
-    if not JOB_ID.fullmatch(given) or (is_pid and not given.isdecimal()):
+    if not re.fullmatch(JOB_ID, given) or (is_pid and not given.isdecimal()):
         raise UsageError(
             f"attach: {given!r}: expected a process id, as in: hpcncf attach 123, or a job's, as "
             "123, 123_4 (a task of an array) or 123+1 (a part of a heterogeneous job)"
@@ -76,6 +76,8 @@ def _target(given: str, is_job: bool, is_pid: bool) -> int | RunningJob:
     may_be_process = given.isdecimal() and not is_job
     if is_pid or (may_be_process and not has_slurm):
         return _process(given, "" if is_pid else "; no Slurm here either (no scontrol on PATH)")
+    from hpcncf.attach.job import describe_unknown, find_job  # loads pydantic
+
     if not has_slurm:
         raise UsageError(describe_unknown(given))
     try:

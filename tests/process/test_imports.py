@@ -170,6 +170,7 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     [
         (["--help"], HEAVY | {"numpy", "pydantic"}),
         (["submit", "--help"], HEAVY | {"numpy", "pydantic"}),
+        (["attach", "--pid", "4194303"], HEAVY | {"numpy", "pydantic"}),
         (["lint", "slurm_templates"], HEAVY | {"numpy", "pydantic"}),
         (["status"], HEAVY | {"numpy"}),
         (["plan", "jobs/demo.yaml"], HEAVY | {"numpy"}),
