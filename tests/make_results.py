@@ -11,7 +11,7 @@ from typing import Any
 from hpcncf.data.manifest import Manifest
 from hpcncf.files import write_text
 from hpcncf.job.expand import expand_job
-from hpcncf.job.plan import Plan, Run
+from hpcncf.job.plan import Plan, Run, TypedCommand
 from hpcncf.job.spec import JobSpec, Program, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import (
@@ -78,12 +78,11 @@ def command_plan(folder: Path, command: Sequence[str] = ("python", "train.py")) 
     """What `hpcncf run` leaves before its command ends."""
     workload = Program(command=list(command), folder=str(folder))
     resources = Resources(cpus_per_task=5)
-    run = Run(
+    run = TypedCommand(
         id="0123456789ab",
         repeat=0,
         varied={},
         workload=workload,
-        by_hand=True,
         resources=resources,
         data=None,
         data_key=None,

@@ -122,7 +122,7 @@ def load_for_programs() -> None:
     from hpcncf_analysis.diagnosis.summary import import_diagnosis
 
     import_diagnosis()
-    for kind in (plan.Run, schema.RankRecord, schema.NodeRecord):
+    for kind in (plan.TypedCommand, schema.RankRecord, schema.NodeRecord):
         kind.model_rebuild(force=True)  # schemas of pydantic are built at their first use
 
 

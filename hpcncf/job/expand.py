@@ -172,7 +172,6 @@ def _build_run(
         repeat=repeat,
         varied={name: plain[name.split(".")[0]].get(name.split(".")[1]) for name in varied},
         workload=job.workload,
-        by_hand=False,
         parameters=point.parameters,
         remedies=point.remedies,
         resources=resources,

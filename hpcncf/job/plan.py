@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Discriminator, Tag, model_validator
 
 from hpcncf.errors import UsageError, abbreviate
 from hpcncf.job.spec import (
@@ -50,8 +50,7 @@ class Run(Settings):
     workload: Workload
     """`ncf`, or `{"command": [...]}`: with placeholders, unless it was typed."""
     by_hand: bool = False
-    """Whether it is a command that was typed after `hpcncf run`, and no part of a job. Only the
-    properties below ask for it: what they return is the difference."""
+    """Whether it is a `TypedCommand`."""
     parameters: Parameters = {}  # noqa: RUF012
     """Values of the placeholders of a job file's command."""
     remedies: Remedies = Remedies()
@@ -89,10 +88,9 @@ class Run(Settings):
         return kept | {"removed": gone} if gone else kept
 
     @model_validator(mode="after")
-    def once_every_command_was_by_hand(self) -> Self:
-        """Set `by_hand` in a command's run from a plan that is too old to have it."""
-        if self.workload != "ncf" and "by_hand" not in self.model_fields_set:
-            return self.model_copy(update={"by_hand": True})
+    def is_of_its_kind(self) -> Self:
+        if self.by_hand != isinstance(self, TypedCommand):
+            raise ValueError("by_hand: true is of a typed command, and of no run of a job")
         return self
 
     @property
@@ -106,8 +104,6 @@ class Run(Settings):
         """Words of the command, without values known only at run time; empty for ncf."""
         if not isinstance(self.workload, Program):
             return []
-        if self.by_hand:
-            return list(self.workload.command or [])
         resources = self.resources.model_dump(mode="json")
         return build_command(
             self.workload, placeholder_values(self.parameters, resources, self.repeat)
@@ -116,29 +112,69 @@ class Run(Settings):
     @property
     def typed_name(self) -> str | None:
         """The name given to a typed command, or else its words; None for a job's run."""
-        if not self.by_hand:
-            return None
-        return str(self.varied.get("run.command") or shlex.join(self.words))
+        return None
 
     @property
     def requested(self) -> Resources | None:
         """Resources requested for it; None for a typed command, which took what its shell had."""
-        return None if self.by_hand else self.resources
+        return self.resources
 
     @property
     def template(self) -> Workload:
-        """The workload as a job file has it: braces that were typed are no placeholders there."""
-        if not (self.by_hand and isinstance(self.workload, Program)):
-            return self.workload
+        """The workload as a job file has it."""
+        return self.workload
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """The point of a job file that repeats this run: dotted settings, without the seed."""
+        return {key: value for key, value in self.varied.items() if key != "training.seed"}
+
+
+class TypedCommand(Run):
+    """A command that was typed after `hpcncf run`: no point of a grid, and never started again.
+
+    Its resources are those that its shell had, rounded.
+    """
+
+    workload: Program
+    """Its words as they were typed: braces are braces."""
+    by_hand: bool = True
+
+    @property
+    def words(self) -> list[str]:
+        return list(self.workload.command or [])
+
+    @property
+    def typed_name(self) -> str:
+        return str(self.varied.get("run.command") or shlex.join(self.words))
+
+    @property
+    def requested(self) -> None:
+        return None
+
+    @property
+    def template(self) -> Workload:
         words = [word.replace("{", "{{").replace("}", "}}") for word in self.words]
         return self.workload.model_copy(update={"command": words})
 
     @property
     def point(self) -> dict[str, Any]:
-        """The point of a job file that repeats this run: dotted settings, without the seed."""
-        if self.by_hand:
-            return {"resources.cpus_per_task": self.resources.cpus_per_task}
-        return {key: value for key, value in self.varied.items() if key != "training.seed"}
+        return {"resources.cpus_per_task": self.resources.cpus_per_task}
+
+
+def _kind_of_run(value: Any) -> str:
+    """Tell a typed command from a job's run; in the oldest plans every command was typed."""
+    if isinstance(value, dict):
+        is_typed = value.get("by_hand", value.get("workload") != "ncf")
+    else:
+        is_typed = isinstance(value, TypedCommand)
+    return "typed" if is_typed else "planned"
+
+
+PlannedRun = Annotated[
+    Annotated[Run, Tag("planned")] | Annotated[TypedCommand, Tag("typed")],
+    Discriminator(_kind_of_run),
+]
 
 
 class Plan(Settings):
@@ -148,7 +184,7 @@ class Plan(Settings):
     kind: Literal["plan"] = "plan"
     job: str
     """The job's name."""
-    runs: list[Run]
+    runs: list[PlannedRun]
     """In submission order: rounds of repeats, random within a round, so that a machine's drift is
     spread over all points."""
 

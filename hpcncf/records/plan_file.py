@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hpcncf.errors import UsageError
 from hpcncf.files import write_text
 from hpcncf.job.load import YamlLoader
-from hpcncf.job.plan import Plan, Run, merge_plans
+from hpcncf.job.plan import Plan, Run, TypedCommand, merge_plans
 from hpcncf.job.spec import JobSpec, Program
 from hpcncf.paths import ResultPaths
 from hpcncf.records.command_plan import locked as locked
@@ -113,7 +113,7 @@ def add_command(paths: ResultPaths, run: Run) -> None:
     with writing(paths.folder), locked(paths):
         there = paths.plan.exists()
         plan = read_plan(paths) if there else Plan(job=paths.folder.resolve().name, runs=[])
-        if any(each.typed_name is None for each in plan.runs):
+        if not all(isinstance(each, TypedCommand) for each in plan.runs):
             raise UsageError(
                 f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
                 "commands or a new one: choose another with --results"

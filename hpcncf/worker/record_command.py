@@ -23,7 +23,7 @@ from hpcncf.records.plain import plain_record, utc_now, write_plain
 from hpcncf.worker.child_process import CannotStart, Child, check
 
 if TYPE_CHECKING:
-    from hpcncf.job.plan import Run
+    from hpcncf.job.plan import TypedCommand
     from hpcncf.job.spec import Remedies
     from hpcncf.records.schema import NodeRecord, RankRecord
 
@@ -178,17 +178,17 @@ def record(
 def _add_to_plan(paths: ResultPaths, run: Mapping[str, Any]) -> None:
     if append_command(paths, run):
         return
-    from hpcncf.job.plan import Run
+    from hpcncf.job.plan import TypedCommand
     from hpcncf.records.plan_file import add_command
 
-    add_command(paths, Run(**run))
+    add_command(paths, TypedCommand(**run))
 
 
 def _take_or_join(run: Mapping[str, Any], paths: ResultPaths, place: Place) -> AttemptPaths:
-    from hpcncf.job.plan import Run
+    from hpcncf.job.plan import TypedCommand
     from hpcncf.worker.attempt import take_or_join
 
-    return take_or_join(Run(**run), paths.run(run["id"]), place, over=0)
+    return take_or_join(TypedCommand(**run), paths.run(run["id"]), place, over=0)
 
 
 def _end(attempt: AttemptPaths, reason: str, codes: Sequence[int]) -> dict[str, Any]:
@@ -233,11 +233,11 @@ def planned(
     name: str | None,
     place: Place = ALONE,
     remedies: Remedies | None = None,
-) -> Run:
+) -> TypedCommand:
     """Build the run that represents this start of a command; its id differs at every start."""
-    from hpcncf.job.plan import Run
+    from hpcncf.job.plan import TypedCommand
 
-    return Run(**plan_command(command, cores, name, place, remedies))
+    return TypedCommand(**plan_command(command, cores, name, place, remedies))
 
 
 def plan_command(

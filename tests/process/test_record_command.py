@@ -18,7 +18,7 @@ import pytest
 
 from hpcncf import cli
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Plan, Run
+from hpcncf.job.plan import Plan, TypedCommand
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.command_plan import append_command
 from hpcncf.records.plan_file import add_command, read_plan
@@ -395,12 +395,12 @@ def test_commands_are_added_to_a_plan_of_any_layout(tmp_path: Path) -> None:
     paths.plan.write_text(json.dumps(json.loads(text)))
     other = plan_command(["true"], 1.0, "other")
     assert not append_command(paths, other), "somebody else wrote it"
-    add_command(paths, Run(**other))
+    add_command(paths, TypedCommand(**other))
     assert [run.id for run in read_plan(paths).runs] == [first["id"], second["id"], other["id"]]
     paths.plan.write_text(text.replace('"by_hand": true', '"by_hand": false', 1))
     assert not append_command(paths, other), "a job's run is among them"
     with pytest.raises(UsageError, match="holds the results of the job 'results'"):
-        add_command(paths, Run(**other))
+        add_command(paths, TypedCommand(**other))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hpcncf.errors import UsageError
 from hpcncf.job.expand import expand_job
 from hpcncf.job.identity import configuration_id
 from hpcncf.job.load import build_plan, load_job
-from hpcncf.job.plan import Plan, Run
+from hpcncf.job.plan import Plan, Run, TypedCommand
 from hpcncf.job.spec import (
     JobSpec,
     Program,
@@ -229,9 +229,18 @@ def test_a_run_of_an_earlier_plan_was_started_by_hand() -> None:
     plain = only().model_dump(mode="json")
     plain["workload"] = {"command": ["echo", "{"]}
     del plain["by_hand"]
-    run = Run.model_validate(plain)
-    assert run.by_hand
+    (run,) = Plan.model_validate({"job": "run", "runs": [plain]}).runs
+    assert isinstance(run, TypedCommand)
     assert run.words == ["echo", "{"]
+
+
+def test_a_plan_knows_typed_commands_from_a_jobs_runs() -> None:
+    plan = Plan(job="a", runs=[only(), planned(["echo"], 1, None)])
+    again = Plan.model_validate_json(plan.model_dump_json())
+    assert [type(run) for run in again.runs] == [Run, TypedCommand]
+    assert again == plan
+    with pytest.raises(ValidationError, match="of a typed command"):
+        Run.model_validate(only().model_dump() | {"by_hand": True})
 
 
 def test_a_typed_command_requests_nothing_and_can_become_a_job() -> None:
