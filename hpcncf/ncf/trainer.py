@@ -33,8 +33,6 @@ from hpcncf.ncf.checkpoint import (
     Checkpoint,
     CheckpointNotSaved,
     PartialEpoch,
-    ProgressReporter,
-    TrainingProgress,
     UnusableCheckpoint,
     checkpoint_paths,
     load_checkpoint,
@@ -58,6 +56,7 @@ from hpcncf.ncf.engines.base import Engine
 from hpcncf.ncf.engines.reference import ReferenceEngine
 from hpcncf.ncf.evaluate import count_pairs, evaluate
 from hpcncf.ncf.loaders import RankLoader, check_shared_memory
+from hpcncf.ncf.progress import ProgressReporter, TrainingProgress
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord

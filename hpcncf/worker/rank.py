@@ -29,7 +29,7 @@ from hpcncf.worker.lost_ranks import current_process_record
 from hpcncf.worker.recorder import ProcessRecorder
 
 if TYPE_CHECKING:
-    from hpcncf.ncf.checkpoint import TrainingProgress
+    from hpcncf.ncf.progress import TrainingProgress
     from hpcncf.ncf.trainer import BatchProgress
 
 
@@ -179,8 +179,8 @@ def _train(recorded: ProcessRecorder, paths: RunPaths, shares_attempt: bool) -> 
 
     from hpcncf.data.prepared import load_prepared
     from hpcncf.ncf import profiling
-    from hpcncf.ncf.checkpoint import TrainingProgress
     from hpcncf.ncf.distributed import gather_objects, join_group, pin_rank
+    from hpcncf.ncf.progress import TrainingProgress
     from hpcncf.ncf.trainer import Trainer
 
     if place.rank == 0:

@@ -20,8 +20,9 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.launcher.signals import Stopped
 from hpcncf.native.builds import installed_builds
 from hpcncf.ncf.batches import Schedule
-from hpcncf.ncf.checkpoint import TrainingProgress, checkpoint_paths, load_checkpoint
+from hpcncf.ncf.checkpoint import checkpoint_paths, load_checkpoint
 from hpcncf.ncf.loaders import RankLoader
+from hpcncf.ncf.progress import TrainingProgress
 from hpcncf.ncf.trainer import _sampled_steps, mean_rows_per_step
 from hpcncf.paths import RunPaths
 

@@ -16,19 +16,16 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Model
 from hpcncf.launcher.environment import Place
 from hpcncf.ncf.checkpoint import (
-    REPORT_EVERY_S,
     Checkpoint,
     CheckpointNotSaved,
     PartialEpoch,
-    ProgressReporter,
-    TrainingPhase,
-    TrainingProgress,
     UnusableCheckpoint,
     checkpoint_paths,
     load_checkpoint,
     save_checkpoint,
 )
 from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.progress import REPORT_EVERY_S, ProgressReporter, TrainingPhase, TrainingProgress
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch
