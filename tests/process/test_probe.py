@@ -358,7 +358,7 @@ def test_errors_and_trainings_are_as_without_the_probe_and_phases_are_seen(tmp_p
     assert {"input", "forward", "backward", "optimizer"} <= set(seen.phases)
     assert sum(part.seconds for part in seen.phases.values()) == pytest.approx(seen.seconds)
     assert seen.startup_s + seen.seconds <= seen.elapsed_s + 0.01
-    assert [each.batch_size for each in seen.loaders] == [32]
+    assert [(each.batch_size, each.length) for each in seen.loaders] == [(32, 20)]
     assert (seen.complete, seen.problems) == (True, [])
 
 
