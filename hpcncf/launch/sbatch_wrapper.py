@@ -164,11 +164,12 @@ echo "hpcncf: \\`hpcncf diagnose $SLURM_JOB_ID\\` where the job was submitted" >
 """
 
 # The probe needs a folder for its files and two variables. A slash at the end says that PYTHONPATH
-# was unset: see inject/sitecustomize.py. In a job of --export=NONE, srun passes on nothing.
+# was unset: see inject/sitecustomize.py. In a job of --export=NONE, srun passes on nothing. What
+# `hpcncf run` observes already stays as it is.
 ENVIRONMENT: Final = """\
 hpcncf_job=${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
 hpcncf_job=${{hpcncf_job:-${{SLURM_JOB_ID:-${{LSB_JOBID:-${{PBS_JOBID:-$$}}}}}}}}
-if mkdir -p {probes}/"$hpcncf_job" 2> /dev/null; then
+if [ -z "${{HPCNCF_PROBE:-}}" ] && mkdir -p {probes}/"$hpcncf_job" 2> /dev/null; then
     export HPCNCF_PROBE={probes}/"$hpcncf_job"
     export PYTHONPATH={copy}"${{PYTHONPATH:+:$PYTHONPATH}}"
     [ "$PYTHONPATH" != {copy} ] || PYTHONPATH=$PYTHONPATH/
@@ -181,7 +182,7 @@ fi
 """
 # Slurm runs a TaskProlog before each task, as its user, and reads what it prints.
 TASK_PROLOG: Final = """\
-if [ "${{HPCNCF_OBSERVE:-}}" = 1 ]; then
+if [ "${{HPCNCF_OBSERVE:-}}" = 1 ] && [ -z "${{HPCNCF_PROBE:-}}" ]; then
     hpcncf_job=${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
     hpcncf_job=$SLURM_SUBMIT_DIR/results/jobs/probes/${{hpcncf_job:-$SLURM_JOB_ID}}
     if mkdir -p "$hpcncf_job" 2> /dev/null; then

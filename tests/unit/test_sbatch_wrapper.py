@@ -153,6 +153,16 @@ def test_printed_lines_give_a_program_the_two_variables(
     assert python_path.endswith(f"{copy}:{path}" if path else f"{copy}/")
 
 
+def test_printed_lines_leave_alone_what_is_observed_already(tmp_path: Path) -> None:
+    observed = {"HPCNCF_PROBE": "/there", "HPCNCF_OBSERVE": "1", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    for task_prolog in (False, True):
+        lines = environment_lines(tmp_path, task_prolog) + "echo $HPCNCF_PROBE $PYTHONPATH"
+        done = subprocess.run(
+            ["sh", "-c", lines], env=observed, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "/there\n"
+
+
 def test_task_prolog_observes_those_only_who_ask(tmp_path: Path) -> None:
     lines = environment_lines(tmp_path, task_prolog=True)
     done = subprocess.run(["sh", "-eu", "-c", lines], env={}, capture_output=True, check=True)
