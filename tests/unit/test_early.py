@@ -56,7 +56,8 @@ def test_a_verdict_has_at_most_six_lines_that_name_cause_line_and_end() -> None:
     assert all(len(line) <= 100 for line in lines)
     assert "allocated cores used" in lines[0]
     assert lines[1].startswith("cause: ")
-    assert "__getitem__" in lines[1]
+    assert lines[2].startswith("line: ")
+    assert lines[2].endswith("__getitem__")
     assert "of epoch 3" in lines[-2]
     assert lines[-1] == "more: hpcncf diagnose 7"
 

@@ -50,10 +50,10 @@ def early_lines(summary: Summary, ends_in_s: float | None, more: str) -> list[st
 def _cause(found: Sequence[Finding]) -> list[str]:
     first = found[0]
     cost = f" ({first.share:.0%} of the {first.of})" if first.share >= 0.01 else ""
-    place = f": {first.places[0].name}" if first.places else ""
     remedy = first.remedy[0].upper() + first.remedy[1:].rstrip(".")
     return [
-        f"cause: {program_text.CAUSES[first.cause]}{cost}{place}",
+        f"cause: {program_text.CAUSES[first.cause]}{cost}",
+        *(f"line: {place.name}" for place in first.places[:1]),
         f"{remedy}.{program_text.describe_gain(first)}",
     ]
 
