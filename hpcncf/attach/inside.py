@@ -31,6 +31,8 @@ MODULES: Final = (
 ASKS_WITHIN_S: Final = 20.0
 # After the end of the watch, for the probe's last record.
 WRITES_WITHIN_S: Final = 3.0
+# Of a program that has nothing to explain, as torchrun beside its ranks.
+LAUNCHER: Final = "a launcher"
 SCRIPT: Final = """\
 def _hpcncf(folder, until):
     import os, sys, time
@@ -53,9 +55,12 @@ def _hpcncf(folder, until):
         _imp._fix_co_filename(code, "<_hpcncf_probe>")
         probe = {"__name__": "_hpcncf_probe"}
         exec(code, probe)
-        probe["attach"](
+        is_in = probe["attach"](
             os.path.join(folder, "seen"), inside, loader, probe, time.perf_counter() + left
         )
+        if not is_in:
+            with open(os.path.join(folder, "reached"), "w") as file:
+                file.write("a launcher")
     except Exception as error:  # the program must not see that there is a probe
         try:
             with open(os.path.join(folder, "reached"), "w") as file:
@@ -143,7 +148,7 @@ class ProbeInside:
         why = reached.read_text() or "the probe left no record: it takes a second or more"
         shutil.rmtree(self._folder, ignore_errors=True)
         if record is None:
-            return None, why
+            return None, None if why == LAUNCHER else why
         # What it did before is not known: the first step seen is no start.
         return record | {"start_up": None, "inside": True}, None
 

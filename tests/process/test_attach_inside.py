@@ -170,6 +170,19 @@ def test_reason_is_named_where_the_probe_cannot_get_in(
     assert said in line
 
 
+def test_launcher_beside_its_ranks_has_nothing_to_explain(tmp_path: Path) -> None:
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(BEGIN + "busy(20)")
+    assert PYTHON
+    with subprocess.Popen([PYTHON, launcher], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        raw = watched(process.pid, 1.5)
+        process.kill()
+    assert not any(each.get("inside") for each in raw["programs"])
+    assert not any("from inside" in each for each in raw["unseen"])
+
+
 def test_watch_of_a_program_that_computes_in_c_waits_for_nothing(
     own_folder: Path, tmp_path: Path
 ) -> None:

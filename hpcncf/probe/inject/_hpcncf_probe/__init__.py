@@ -81,11 +81,12 @@ def attach(folder, inside, loader, names, until):
     """Begin to observe this process, which has run for a while, up to the moment `until`.
 
     The moment is one of `time.perf_counter()`. The sampler's thread then takes everything out.
+    False for a helper of Python or a launcher, which has nothing to explain.
     """
     STATE["until"] = until
     start(folder, inside, loader, names)
     if STATE.get("folder") != folder:
-        return  # a helper of Python, or a launcher
+        return False
     observe()
     for name in IMPORTS:
         module = sys.modules.get(name)
@@ -93,6 +94,7 @@ def attach(folder, inside, loader, names, until):
         if module is not None and not getattr(spec, "_initializing", False):
             _WAITING.discard(name)
             load_own("observer").imported(name, module)
+    return True
 
 
 def detach():
