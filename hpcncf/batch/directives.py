@@ -63,7 +63,8 @@ def find_directives(text: str) -> tuple[list[Directive], int]:
         line = line.removesuffix("\r")
         stripped = line.lstrip()
         if not stripped.startswith("#"):
-            if stripped and not first_command:
+            # A documentation's `...` stands for other lines.
+            if stripped.strip(".…") and not first_command:
                 first_command = number
             continue
         if directive := _read_line(line, number, bool(first_command)):

@@ -17,11 +17,22 @@ from hpcncf.batch.directives import (
 from hpcncf.batch.launchers import ExpandedWord, Stage, split_stages
 from hpcncf.batch.options import Scheduler
 from hpcncf.batch.request import EffectiveOptions, build_request
-from hpcncf.batch.shell import DEEPEST, Command, Part, ShellText, Word, parse_shell
+from hpcncf.batch.shell import (
+    DEEPEST,
+    Command,
+    Part,
+    ShellText,
+    Word,
+    parse_shell,
+    split_value,
+)
 
 # Of a large script: each start keeps the variables that it would have.
 MOST_STARTS: Final = 1_000
 MOST_VARIABLES: Final = 500
+# A variable's value is read again at each use: longer ones stay one word.
+LONGEST_SPLIT: Final = 2_000
+MOST_SPLIT: Final = 5_000
 NUMBERS: Final = re.compile(r"\s*(\d{1,9})\s*(?:([-+*/%])\s*(\d{1,9})\s*)?")
 NAME: Final = re.compile(r"\$\{?([A-Za-z_]\w*)|(?<![\w$])([A-Za-z_]\w{2,})")
 SHELL_SCRIPT: Final = re.compile(r"#!\s*\S*?(?:bash|/sh|zsh|ksh|dash|env\s+sh)\b")
@@ -51,6 +62,8 @@ class VariableValue:
 
     text: str | None
     origins: frozenset[str] = frozenset()
+    word: Word | None = field(default=None, compare=False)
+    """As the script assigns it."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,8 @@ class _Walk:
         self.exported: set[str] = set(self.variables)
         self.unset: set[str] = _unset_variables(script.request)
         self.empty: list[str] = []
+        self.pieces = 0
+        """Words so far that came out of variables."""
 
     def follow(
         self,
@@ -224,7 +239,7 @@ class _Walk:
             for name, word in command.assignments:
                 value = self.expand(word)
                 self.script.assigned.append(Assignment(command, name, value, in_task))
-                known = VariableValue(value.text, value.origins)
+                known = VariableValue(value.text, value.origins, word)
                 if command.words and not command.exports and command.words[0].raw != "setenv":
                     given[name] = known
                     continue
@@ -233,7 +248,7 @@ class _Walk:
                 self.set(name, known)
                 if command.exports:
                     self.exported.add(name)
-            words = [self.expand(word) for word in command.words]
+            words = [each for word in command.words for each in self.split(word)]
             if self.empty:
                 self.script.empty_uses += [(command, name) for name in self.empty]
                 self.empty = []
@@ -305,6 +320,30 @@ class _Walk:
                 self.variables[name] = VariableValue(None, frozenset({name}))
         self.follow(inner.commands, tasks, launchers, depth + 1)
         self.variables, self.exported = before, exports
+
+    def split(self, word: Word, depth: int = 0) -> list[ExpandedWord]:
+        """Expand a word to the words that the shell makes of it.
+
+        These are several for `$ARGUMENTS` without quotes, and for `"${ARGUMENTS[@]}"`.
+        """
+        parts = [part for part in word.parts if part.kind != "text" or part.text]
+        part = parts[0] if len(parts) == 1 else None
+        is_variable = part is not None and part.kind == "variable"
+        if part is None or not is_variable or depth > 1 or self.pieces > MOST_SPLIT:
+            return [self.expand(word)]
+        is_array = part.operation in ("[@]", "[*]")
+        known = self.variables.get(part.text)
+        if known is None or known.word is None or (part.quoted and not is_array):
+            return [self.expand(word)]
+        value = known.word
+        is_plain = not part.operation or is_array
+        if not is_plain or len(value.raw) > LONGEST_SPLIT or is_array != value.raw.startswith("("):
+            return [self.expand(word)]
+        pieces = split_value(value, word.line)
+        if len(pieces) < 2:
+            return [self.expand(word)]
+        self.pieces += len(pieces)
+        return [each for piece in pieces for each in self.split(piece, depth + 1)]
 
     def expand(self, word: Word) -> ExpandedWord:
         """Expand a word to its value, as far as the script determines it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Final, Literal
@@ -177,6 +177,28 @@ def parse_shell(text: str, first_line: int = 1) -> ShellText:
 def parse_word(text: str, line: int = 1) -> Word:
     """Parse a text as a single word, such as a value between quotes."""
     return _ShellParser(text, line).read_word(0) if text else Word("", 0, line, ())
+
+
+def split_value(value: Word, line: int) -> list[Word]:
+    """Split a variable's value into the words that a shell makes of `$NAME` without quotes.
+
+    Of an array, `(a b)`, these are its elements. They get the line where the variable is used.
+    """
+    if value.raw.startswith("(") and value.raw.endswith(")"):
+        elements = parse_shell(value.raw[1:-1]).commands
+        words = [word for command in elements for word in command.words]
+        return [Word(word.raw, value.start, line, word.parts) for word in words]
+    pieces: list[list[Part]] = [[]]
+    for part in value.parts:
+        if part.kind != "text":
+            pieces[-1].append(replace(part, quoted=False))
+            continue
+        first, *further = re.split(r"[ \t\n\\]+", part.text)
+        if first:
+            pieces[-1].append(Part("text", first))
+        pieces += [[Part("text", text)] if text else [] for text in further]
+    found = [tuple(piece) for piece in pieces if piece]
+    return [Word("".join(map(_show_part, piece)), value.start, line, piece) for piece in found]
 
 
 class _ShellParser:

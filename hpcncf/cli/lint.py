@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
             for source in sources
             for each in source.complaints
         ]
+        for row in rows:
+            del row["is_note"]  # said by the level
         print(json.dumps(rows, indent=1))
     elif args.fix:
         _print_diffs(sources)

@@ -83,7 +83,7 @@ def _index(context: Context) -> Iterator[Complaint]:
     names = ARRAY_VARIABLES[scheduler]
     # An index of another scheduler is another rule's.
     known = {each for group in ARRAY_VARIABLES.values() for each in group}
-    if context.script.uses(*known, "TASK_ID") or not context.pythons:
+    if context.script.uses(*known, "TASK_ID", r"SLURM_\w*ARRAY\w*") or not context.pythons:
         return
     if any(start.stages[-1].kind in ("shell", "program") and _is_own(start.stages[-1].name)
            for start in context.script.starts):  # fmt: skip

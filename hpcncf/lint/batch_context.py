@@ -203,7 +203,9 @@ def replace_value(text: str, option: Option, value: str) -> str:
     return f"{text[: option.value_start]}{value}{text[option.value_end :]}"
 
 
-def find(rule: str, line: int, edits: tuple[Edit, ...] = (), **values: object) -> Complaint:
+def find(
+    rule: str, line: int, edits: tuple[Edit, ...] = (), is_note: bool = False, **values: object
+) -> Complaint:
     """Build a complaint that carries edits which fix the script's lines."""
     made = complain(line, rule, **values)
-    return Complaint(made.line, made.rule, made.message, edits)
+    return Complaint(made.line, made.rule, made.message, edits, is_note)

@@ -386,6 +386,10 @@ def _contradictions(context: Context) -> Iterator[Complaint]:
         if smaller is not None and _alone(directives, smaller.line):
             fixes = (Edit(smaller.line, ()),)
         yield find("exclusive-options", second.line, fixes, options=others)
+    both = [request.options.get(name) for name in ("cpus-per-task", "cpus-per-gpu")]
+    if both[0] is not None and both[1] is not None:
+        line = max(both[0].line, both[1].line)
+        yield find("exclusive-options", line, options="--cpus-per-task and --cpus-per-gpu")
     yield from _task_numbers(context)
     yield from _whole_node(context)
 
@@ -457,6 +461,8 @@ def _whole_node(context: Context) -> Iterator[Complaint]:
         whole = request.options["mem"]
     if whole is None or context.launches or request.has_gpus or context.nodes > 1:
         return
+    if not context.pythons:  # it may measure the node
+        return
     if request.value("exclusive") in ("user", "mcs", "topo"):
         return
     asked = request.number("cpus-per-task")
@@ -474,12 +480,14 @@ def _limits(context: Context) -> Iterator[Complaint]:
     request, script = context.request, context.script
     if script.scheduler == "lsf":
         option = request.options.get("W")
-        if option and option.value and not LSF_TIME.fullmatch(option.value):
-            found = re.fullmatch(r"(\d+):(\d\d):\d\d", option.value)
-            text = context.line(option.line)
-            value = f"{found[1]}:{found[2]}" if found else ""
-            fixes = (Edit(option.line, (replace_value(text, option, value),)),) if found else ()
-            yield find("time-format", option.line, fixes, value=option.value, command="bsub")
+        value = (option.value if option else None) or ""
+        if option and value and not LSF_TIME.fullmatch(value) and not _is_placeholder(value):
+            found = re.fullmatch(r"(\d+):(\d\d):\d\d", value)
+            mended = replace_value(
+                context.line(option.line), option, f"{found[1]}:{found[2]}" if found else value
+            )
+            fixes = (Edit(option.line, (mended,)),) if found else ()
+            yield find("time-format", option.line, fixes, value=value, command="bsub")
     if script.scheduler == "pbs":
         yield from _beside_select(context)
     has_limits = request.has_time or request.has_memory

@@ -86,6 +86,10 @@ def _exported(context: Context) -> Iterator[Complaint]:
         srun = start.stage("srun")
         if srun is None or srun.has("export"):
             continue
+        last = start.stages[-1]
+        typed = last.place.word.text if last.place else ""
+        if last.kind == "program" and ("/" in typed or typed.startswith("$")):
+            continue  # a program with a path of its own may need nothing of the environment
         edits = (Edit(start.line, ("export SLURM_EXPORT_ENV=ALL",), inserts=True),)
         yield find("export-none", start.line, edits, value=value)
         return

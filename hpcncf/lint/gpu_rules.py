@@ -39,6 +39,7 @@ def check_gpus(context: Context) -> Iterator[Complaint]:
         yield from _unused(context)
         yield from _ranks_against_gpus(context)
         yield from _visible_devices(context)
+        yield from _left_by_program(context)
         yield from _hidden_gpus(context)
     elif not request.is_exclusive and not _may_have_gpus(context):
         for _, stage in context.pythons:
@@ -158,7 +159,7 @@ def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
             at = counted.line
             yield find("fewer-gpus-than-ranks", at, edits, ranks=said, gpus=pluralize(gpus, "GPU"))
         elif is_whole and 1 <= ranks < gpus and not start.command.background:
-            yield find("idle-gpus", line, used=ranks, gpus=gpus)
+            yield find("idle-gpus", line, by="uses", used=ranks, gpus=gpus)
         elif (
             (
                 counted is not None
@@ -168,7 +169,7 @@ def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
             and counted.name != "devices"
             and not start.command.background
         ):
-            yield find("idle-gpus", counted.line, used=int(counted.shown), gpus=gpus)
+            yield find("idle-gpus", counted.line, by="uses", used=int(counted.shown), gpus=gpus)
 
 
 def _ranks_on_node(context: Context, start: Start) -> tuple[int, int, bool]:
@@ -227,7 +228,10 @@ def _visible_devices(context: Context) -> Iterator[Complaint]:
         line = context.line(assigned.line)
         is_alone = re.fullmatch(r"\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=\S+\s*", line)
         edits = (Edit(assigned.line, ()),) if is_alone else ()
-        yield find("cuda-visible-devices", assigned.line, edits, value=text)
+        # All that are requested: right on a node that has no more of them.
+        gpus = context.request.gpus_on_node or 0
+        is_note = sorted(map(int, text.split(","))) == list(range(gpus))
+        yield find("cuda-visible-devices", assigned.line, edits, is_note, value=text)
 
 
 def _hidden_gpus(context: Context) -> Iterator[Complaint]:
@@ -242,8 +246,12 @@ def _hidden_gpus(context: Context) -> Iterator[Complaint]:
             continue
         if command.loops or command.background or command.is_conditional:
             continue
-        missing = sorted(number for number in map(int, text.split(",")) if number >= gpus)
+        numbers = [int(number) for number in text.split(",")]
+        missing = sorted(number for number in numbers if number >= gpus)
         if not missing:
+            others = [start for start, _ in context.pythons if start.command is not command]
+            if len(numbers) < gpus and not others:
+                yield find("idle-gpus", assigned.line, by="uses", used=len(numbers), gpus=gpus)
             continue
         line = context.line(assigned.line)
         mended = line.replace(f"CUDA_VISIBLE_DEVICES={text} ", "", 1)
@@ -253,3 +261,18 @@ def _hidden_gpus(context: Context) -> Iterator[Complaint]:
         yield find(
             "hidden-gpus", assigned.line, edits, value=text, gpus=f"{gpus} {is_or_are}", what=what
         )
+
+
+def _left_by_program(context: Context) -> Iterator[Complaint]:
+    """Find a program that sets CUDA_VISIBLE_DEVICES to fewer GPUs than the job has."""
+    gpus = context.request.gpus_on_node or 0
+    if len(context.pythons) != 1:
+        return
+    start, stage = context.pythons[0]
+    facts = context.facts(stage)
+    if facts is None or facts.visible_gpus is None or facts.visible_gpus >= gpus:
+        return
+    if start.command.background or start.command.loops:
+        return
+    where = f"CUDA_VISIBLE_DEVICES in {stage.script}, line {facts.visible_in}, leaves it"
+    yield find("idle-gpus", start.line, used=facts.visible_gpus, gpus=gpus, by=where)

@@ -69,6 +69,12 @@ class ProgramFacts:
     pool_in: int
     trainer: tuple[int | None, int | None] | None
     """Devices and nodes of Lightning's Trainer, where they are numbers."""
+    loopback: str
+    """The address of this node that it takes for that of rank 0; empty if there is none."""
+    loopback_in: int
+    visible_gpus: int | None
+    """Number of GPUs that it leaves itself by CUDA_VISIBLE_DEVICES."""
+    visible_in: int
     cpu_libraries: tuple[str, ...]
     """Libraries that it computes with, if no import can use a GPU; else empty."""
     workers: int | None
@@ -145,6 +151,10 @@ def facts_of(text: str) -> ProgramFacts:
         counts_all_in=calls.counts_all_in,
         pool=calls.pool,
         pool_in=calls.pool_in,
+        loopback=calls.loopback,
+        loopback_in=calls.loopback_in,
+        visible_gpus=calls.visible_gpus,
+        visible_in=calls.visible_in,
         trainer=calls.trainer if "lightning" in code else None,
         cpu_libraries=calls.cpu_libraries() if not HIDDEN.search(code) else (),
         workers=workers.pop() if len(workers) == 1 else None,
@@ -188,6 +198,10 @@ class _ProgramCalls:
         self.pool: int | None = None
         self.pool_in = 0
         self.trainer: tuple[int | None, int | None] | None = None
+        self.loopback = ""
+        self.loopback_in = 0
+        self.visible_gpus: int | None = None
+        self.visible_in = 0
         self.imports: set[str] = set()
 
     def visit(self, tree: ast.Module) -> None:
@@ -205,11 +219,33 @@ class _ProgramCalls:
         for each in nodes:
             if isinstance(each, ast.Call):
                 self._call(each)
+            elif isinstance(each, ast.Assign):
+                self._assignment(each)
+
+    def _assignment(self, node: ast.Assign) -> None:
+        """Take notice of `os.environ["CUDA_VISIBLE_DEVICES"] = "0"` and of MASTER_ADDR."""
+        target, value = node.targets[0], node.value
+        if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant):
+            return
+        if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+            return
+        name = target.slice.value
+        if name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(?:, *\d+)*", value.value):
+            self.visible_gpus, self.visible_in = value.value.count(",") + 1, node.lineno
+        if name == "MASTER_ADDR" and value.value in ("localhost", "127.0.0.1"):
+            self.loopback, self.loopback_in = f"MASTER_ADDR={value.value}", node.lineno
 
     def _call(self, node: ast.Call) -> None:
         func = node.func
         name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
         given = {each.arg: each.value for each in node.keywords if each.arg}
+        method = given.get("init_method")
+        if (
+            name == "init_process_group"
+            and isinstance(method, ast.Constant)
+            and re.match(r"tcp://(?:localhost|127\.0\.0\.1)\b", str(method.value))
+        ):
+            self.loopback, self.loopback_in = str(method.value), method.lineno
         if name == "cpu_count" and not self.counts_node_in:
             self.counts_node_in = node.lineno
         if name == "Trainer" and self.trainer is None:

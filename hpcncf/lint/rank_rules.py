@@ -43,6 +43,10 @@ def check_ranks(context: Context) -> Iterator[Complaint]:
                 yield from _world_size(context, start, start.python, tasks)
         if launcher is None and start.python is not None:
             yield from _lightning(context, start, start.python)
+            facts = context.facts(start.python)
+            if nodes > 1 and facts is not None and facts.loopback:
+                where = f"{facts.loopback} in {start.python.script}, line {facts.loopback_in}"
+                yield find("rendezvous-localhost", start.line, nodes=nodes, what=where)
     yield from _variables(context)
     yield from _no_rendezvous(context)
 
@@ -89,6 +93,8 @@ def _tasks_for_devices(
 
 
 def _torchrun(context: Context, start: Start, launcher: Stage, nodes: int) -> Iterator[Complaint]:
+    if start.python is not None and start.python.script.startswith("$"):
+        return  # `torchrun $ARGUMENTS train.py`: they are not known
     rank = launcher.get(*NODE_RANK)
     if rank is not None and rank.number is not None and not rank.origins:
         yield find("node-rank-fixed", rank.word.line, rank=rank.shown, nodes=nodes)
@@ -234,7 +240,8 @@ def _ports_of_several(context: Context) -> Iterator[Complaint]:
 
 def check_fixed_port(context: Context) -> Iterator[Complaint]:
     """Find a fixed port that all tasks of an array would use."""
-    if context.request.array is None:
+    array = context.request.array
+    if array is None or array.endswith("%1"):  # one task at a time
         return
     for assigned in context.script.assigned:
         value = assigned.value

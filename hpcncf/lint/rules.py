@@ -65,7 +65,7 @@ RULES: Final = {
     "an editor: {command} refuses it or ignores it",
     "single-dash": "{word} has one dash: sbatch reads it as -{letter} with the value {rest!r}",
     "equals-sign": "a short option takes its value without `=` (-c 4), a long one without blanks "
-    "around it (--mem=4G): sbatch takes the sign for the value and refuses it",
+    "around it (--mem=4G): sbatch takes the sign for a part of the value, and refuses most",
     "unknown-option": "sbatch has no option {word} and refuses the script. --{meant} is meant",
     "open-quote": "a quote ({quote}) is opened and not closed: {command} refuses the script",
     "continued-directive": "directives are not continued by a backslash: {command} reads the next "
@@ -146,6 +146,8 @@ RULES: Final = {
     "as many threads as cores, or request fewer",
     "processes-times-threads": "{processes} processes with {threads} each on {cores}: they take "
     "turns. Set OMP_NUM_THREADS={fitting}",
+    "ranks-above-cores": "{ranks} on {cores}: they take turns, unless the site gives cores with "
+    "a GPU. Request --cpus-per-task={ranks_number} or more",
     "pool-too-large": "{where} starts {processes} processes on {cores}: they take turns, and each "
     "takes memory. Request {processes} cores per task, or start as many as there are: {mend}",
     "foreign-variable": "{name} {why}: it is empty here{mend}",
@@ -157,7 +159,7 @@ RULES: Final = {
     "hidden-gpus": "CUDA_VISIBLE_DEVICES={value} where {gpus} requested, which the program may "
     "number from 0: {what}. Leave the variable to the scheduler",
     "fewer-gpus-than-ranks": "{ranks} on {gpus}: ranks without one of their own fail, or share it",
-    "idle-gpus": "uses {used} of the {gpus} GPUs of a node",
+    "idle-gpus": "{by} {used} of the {gpus} GPUs of a node",
     "cuda-visible-devices": "CUDA_VISIBLE_DEVICES={value} by hand: the scheduler sets it to the "
     "job's GPUs, which it may number from 0, and number {value} may be another job's or none",
     # Arrays
@@ -184,7 +186,9 @@ RULES: Final = {
     "starts-at-home": "the job starts in the home folder, where {script} is not. Add `{mend}`",
 }
 # True at some sites and versions only: they do not count as faults.
-NOTES: Final = frozenset({"srun-without-cores", "array-too-large", "module-in-sh"})
+NOTES: Final = frozenset(
+    {"srun-without-cores", "array-too-large", "module-in-sh", "no-limits", "ranks-above-cores"}
+)
 THREAD_VARIABLES: Final = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
 
 
@@ -199,10 +203,12 @@ class Complaint:
     edits: tuple[Edit, ...] = field(default=(), compare=False)
     """The lines as they should be, where that is known."""
 
+    is_note: bool = field(default=False, compare=False)
+    """Whether it depends on the site or on the scheduler's version, as all of some rules do."""
+
     @property
     def level(self) -> Literal["warning", "note"]:
-        """`note` for what depends on the site or on the scheduler's version."""
-        return "note" if self.rule in NOTES else "warning"
+        return "note" if self.is_note or self.rule in NOTES else "warning"
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,8 @@ def _too_large(context: Context, srun: Stage, line: int) -> Iterator[Complaint]:
         return
     if {"cpus-per-gpu", "overcommit"} & set(request.options):
         return
+    if request.has_gpus and not {"cpus-per-task", "ntasks"} & set(request.options):
+        return  # sites give cores with a GPU (DefCpuPerGPU)
     tasks, cores = srun.number("ntasks"), srun.number("cpus-per-task")
     if tasks is None and cores is None:
         return
@@ -236,8 +238,12 @@ def _waiting_steps(context: Context, start: Start, srun: Stage) -> Iterator[Comp
     """Find parallel steps that Slurm would start one after another."""
     if srun.has("nodelist", "relative", "exclude") or srun.number("ntasks") == context.nodes > 1:
         return  # each on nodes of its own
-    if (context.request.tasks_on_node or 2) < 2:
+    on_node = context.request.tasks_on_node
+    if (on_node or 2) < 2:
         return
+    nodes = srun.number("nodes")
+    if nodes and nodes < context.nodes and on_node and context.step_tasks(srun) >= nodes * on_node:
+        return  # it fills nodes of its own
     shares_cores = srun.has("exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu")
     memory = context.request.options.get("mem")
     takes_all_memory = (

@@ -70,6 +70,7 @@ def check_threads(context: Context) -> Iterator[Complaint]:
                 mend = _mend(context).lstrip("$")
                 yield from too_many_threads(option.line, value.number, cores_of_job, mend)
         yield from _of_program(context, start, stage)
+    yield from _ranks_above_cores(context)
     yield from _too_few(context)
     yield from _several_processes(context)
 
@@ -98,6 +99,21 @@ def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Compla
         )  # fmt: skip
     if facts.workers is not None and known and not said:
         yield from too_many_workers(start.line, facts.workers, cores)
+
+
+def _ranks_above_cores(context: Context) -> Iterator[Complaint]:
+    """Find torchrun with more ranks than the task has cores."""
+    cores = context.request.cores
+    if cores is None or context.request.is_exclusive or context.request.tasks_on_node != 1:
+        return
+    for start in context.script.starts:
+        launcher = start.stage("torchrun")
+        ranks = launcher.number("nproc-per-node") if launcher else None
+        if ranks is not None and ranks > cores and not start.stage("mpirun"):
+            yield find(
+                "ranks-above-cores", start.line, ranks=pluralize(ranks, "rank"),
+                cores=pluralize(cores, "core"), ranks_number=ranks,
+            )  # fmt: skip
 
 
 def _runs_alone(context: Context) -> bool:
@@ -139,7 +155,8 @@ def _thread_variable(context: Context, assigned: Assignment) -> Iterator[Complai
         return
     cores = request.cores_per_task
     if cores is None and (not context.is_slurm or request.task_count == 1):
-        cores = request.cores
+        gives_cores = context.is_slurm and request.has_gpus and "ntasks" not in request.options
+        cores = None if gives_cores else request.cores  # DefCpuPerGPU, of which nothing is known
     yield from too_many_threads(line, value.number, cores, _mend(context).lstrip("$"))
 
 

@@ -45,6 +45,23 @@ ALIKE: Final[tuple[dict[Scheduler, str], ...]] = (
         "sge": "SGE_O_WORKDIR",
     },
 )
+# sbatch(1), OUTPUT ENVIRONMENT VARIABLES, and srun(1).
+_SLURM = """
+ARRAY_JOB_ID ARRAY_TASK_COUNT ARRAY_TASK_ID ARRAY_TASK_MAX ARRAY_TASK_MIN ARRAY_TASK_STEP
+CLUSTER_NAME CPUS_ON_NODE CPUS_PER_GPU CPUS_PER_TASK CPU_BIND CPU_FREQ_REQ CONTAINER CONF
+CONTAINER_ID DISTRIBUTION EXPORT_ENV GPU_BIND GPU_FREQ GPUS GPUS_ON_NODE GPUS_PER_NODE
+GPUS_PER_SOCKET GPUS_PER_TASK GTIDS HET_SIZE HINT JOBID JOB_ACCOUNT JOB_CPUS_PER_NODE
+JOB_DEPENDENCY JOB_END_TIME JOB_GID JOB_GPUS JOB_GROUP JOB_ID JOB_LICENSES JOB_NAME JOB_NODELIST
+JOB_NUM_NODES JOB_PARTITION JOB_QOS JOB_RESERVATION JOB_START_TIME JOB_UID JOB_USER JOB_TMP
+LAUNCH_NODE_IPADDR LOCALID MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE MPI_TYPE NETWORK NNODES
+NODEID NODELIST NODE_ALIASES NPROCS NTASKS NTASKS_PER_CORE NTASKS_PER_GPU NTASKS_PER_NODE
+NTASKS_PER_SOCKET OVERCOMMIT PRIO_PROCESS PROCID PROFILE RESTART_COUNT SHARDS_ON_NODE STEPID
+STEP_GPUS STEP_ID STEP_LAUNCHER_PORT STEP_NODELIST STEP_NUM_NODES STEP_NUM_TASKS STEP_RESV_PORTS
+STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID THREADS_PER_CORE TMPDIR
+TOPOLOGY_ADDR TOPOLOGY_ADDR_PATTERN TRES_PER_TASK UMASK WORKING_CLUSTER OPEN_MODE
+"""
+MOST_NAMES: Final = 500
+SLURM_KNOWN: Final = tuple(f"SLURM_{name}" for name in _SLURM.split())
 OTHER_NAMES: Final = {"SLURM_JOBID": "SLURM_JOB_ID", "PBS_ARRAYID": "PBS_ARRAY_INDEX"}
 
 
@@ -111,11 +128,14 @@ def _foreign(context: Context) -> Iterator[Complaint]:
             continue
         for word in _words(command):
             for name, _ in _uses(word):
-                whose = _whose(context, name)
-                if not whose or name in told or whose in others:
+                if name in told or len(told) > MOST_NAMES:
                     continue
                 told.add(name)
-                mend = _counterpart(name, own)
+                whose = _whose(context, name)
+                meant = _meant(name) if own == "slurm" else ""
+                if not (whose or meant) or (whose and whose in others):
+                    continue
+                mend = meant or _counterpart(name, own)
                 edits: tuple[Edit, ...] = ()
                 if mend and _is_array_set(context, mend):
                     text = context.line(word.line)
@@ -169,8 +189,24 @@ def _is_array_set(context: Context, name: str) -> bool:
     return name not in ALIKE[0].values() or context.request.array is not None
 
 
-def _why(name: str, whose: Scheduler, own: Scheduler) -> str:
+def _meant(name: str) -> str:
+    """Return the variable of Slurm that a name was meant for; empty if it is none's slip."""
+    if not name.startswith("SLURM_") or name in SLURM_KNOWN:
+        return ""
+    words = sorted(name.split("_"))
+    for known in SLURM_KNOWN:
+        if sorted(known.split("_")) == words or known.replace("_", "") == name.replace("_", ""):
+            return known
+    import difflib
+
+    near = difflib.get_close_matches(name, SLURM_KNOWN, n=1, cutoff=0.93)
+    return near[0] if near else ""
+
+
+def _why(name: str, whose: Scheduler | None, own: Scheduler) -> str:
     """Return why the job does not have a variable, as a predicate."""
+    if whose is None:
+        return f"is no variable of {NAMES[own]}"
     if name == "TASK_ID":
         return "is known in the names of logs only"
     if whose == own == "pbs":

@@ -49,6 +49,11 @@ def rules(text: str) -> set[str]:
         ("array-syntax", f"{HEAD}#SBATCH --array=0..3\n", "Invalid job array"),
         ("array-too-large", f"{HEAD}#SBATCH --array=1-1001\n", "Invalid job array"),
         ("exclusive-options", f"{HEAD}#SBATCH --mem=9M --mem-per-cpu=9M\n", "mutually exclusive"),
+        (
+            "exclusive-options",
+            f"{HEAD}#SBATCH --gpus=1 --cpus-per-gpu=1 -c 1\n",
+            "mutually exclusive",
+        ),
     ],
 )
 def test_sbatch_refuses(rule: str, text: str, said: str, user: User) -> None:

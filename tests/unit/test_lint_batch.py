@@ -117,6 +117,9 @@ HOSTILE = [
     "#SBATCH --x=" * 10**5,
     "#SBATCH -c 1\n" * 10**5,
     "case x in\n" * 10**5,
+    f"A='{'x ' * 900}'\n" + "srun $A\n" * 10**5,
+    f"A=({'x ' * 900})\n" + 'torchrun "${A[@]}"\n' * 10**5,
+    "".join(f"python a.py $SLURM_X{number}_ARRAY_ID\n" for number in range(5000)),
     "".join(random.Random(1).choices("$(){}'\"\\`<>&|;= \n#-ab", k=10**6)),
 ]
 
@@ -217,6 +220,24 @@ def program(text: str) -> Reader:
             "-N 1 --ntasks-per-node=2",
             "srun python train.py",
             "import lightning as L\nL.Trainer(devices='auto')\n",
+        ),
+        (
+            "4:idle-gpus",
+            "--gres=gpu:2",
+            "python train.py",
+            "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\nmodel.to('cuda')\n",
+        ),
+        (
+            "4:rendezvous-localhost",
+            "-N 2 --ntasks-per-node=1",
+            "srun python train.py",
+            "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:2345')\n",
+        ),
+        (
+            "",
+            "-N 1 --ntasks-per-node=2",
+            "srun python train.py",
+            "os.environ['MASTER_ADDR'] = 'localhost'\ndist.init_process_group('gloo')\n",
         ),
         ("", "--array=0-3", "python train.py", "index = os.environ['SLURM_ARRAY_TASK_ID']\n"),
         (
@@ -323,6 +344,7 @@ SGE = "#!/bin/bash\n#$ -cwd\n#$ -l h_vmem=8G\n"
         ("4:variable-in-directive", f"{SGE}#$ -N $N\nN=a\npython a.py\n"),
         ("", f"{SGE}#$ -o $HOME/$JOB_NAME.log\npython a.py\n"),
         ("3:variable-in-directive", f"{HEAD}#SBATCH -o $1.log\npython a.py\n"),
+        ("", f"{HEAD}#SBATCH --array=1-9%1\nexport MASTER_PORT=6000\n./a $SLURM_ARRAY_TASK_ID\n"),
         ("4:array-one-log", f"{SGE}#$ -t 1-3 -o a.log\npython a.py $SGE_TASK_ID\n"),
         ("", f"{SGE}#$ -t 1-3 -o logs\npython a.py $SGE_TASK_ID\n"),
         ("5:mpirun-slots", f"{SGE}#$ -pe mpi 8\nmpirun -np 16 python a.py\n"),
@@ -331,6 +353,19 @@ SGE = "#!/bin/bash\n#$ -cwd\n#$ -l h_vmem=8G\n"
         ("4:hidden-gpus", f"{HEAD}#SBATCH --gres=gpu:2\nCUDA_VISIBLE_DEVICES=2,3 python a.py\n"),
         ("", f"{HEAD}#SBATCH --gres=gpu:2\nCUDA_VISIBLE_DEVICES=0,1 python a.py\n"),
         ("", f"{LSF}#BSUB -J a[1-64] -o a%I\npython a.py $LSB_JOBINDEX --njobs 64\n"),
+        ("4:idle-gpus", f"{HEAD}#SBATCH --gres=gpu:2\nCUDA_VISIBLE_DEVICES=1 python a.py\n"),
+        ("3:exclusive-options", f"{HEAD}#SBATCH --gpus=1 --cpus-per-gpu=2 -c 2\npython a.py\n"),
+        ("4:foreign-variable", f"{HEAD}#SBATCH --array=0-3\npython a.py $SLURM_TASK_ARRAY_ID\n"),
+        ("", f"{HEAD}#SBATCH --array=0-3\npython a.py $SLURM_ARRAY_TASK_MAX\n"),
+        ("", f"{HEAD}export SLURM_TASK_ID=3\npython a.py $SLURM_TASK_ID\n"),
+        ("", f"{HEAD}#SBATCH --export=none\nsrun ./model\n"),
+        ("4:export-none", f"{HEAD}#SBATCH --export=none\nsrun python a.py\n"),
+        ("", f"{HEAD}#SBATCH --gpus=1\nexport OMP_NUM_THREADS=8\nsrun -n 1 -c 8 ./model\n"),
+        (
+            "",
+            f"{HEAD}#SBATCH -N 4 --ntasks-per-node=8\nsrun -N 1 -n 8 ./a &\nwait\n",
+        ),
+        ("", f"{HEAD}...\n#SBATCH -n 1\npython a.py\n"),
     ],
 )
 def test_amounts_and_variables_of_each_scheduler(found: str, text: str) -> None:
@@ -365,3 +400,27 @@ def test_larger_of_two_memories_is_kept(mem: str, kept: str) -> None:
     after = apply_edits(script, edits)
     assert f"#SBATCH --{kept}\n" in after
     assert after.count("--mem") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A='--nnodes 2 --node_rank 0 --master_addr a'\nsrun torchrun $A a.py\n",
+        'A="--nnodes 2 --node_rank 0"\nB="--master_addr $H $A"\nsrun torchrun $B a.py\n',
+        'A=(\n--nnodes 2\n--node_rank 0\n--master_addr "$H"\n)\nsrun torchrun "${A[@]}" a.py\n',
+        'L="torchrun --nnodes 2 --node_rank 0 --master_addr $H"\nS="srun -l"\n$S $L a.py\n',
+    ],
+)
+def test_arguments_in_variables_are_read(text: str) -> None:
+    found = check_batch_script(f"{HEAD}#SBATCH -N 2 --ntasks-per-node=1\n{text}")
+    assert [each.rule for each in found] == ["node-rank-fixed"]
+
+
+def test_unknown_arguments_of_torchrun_are_not_missed() -> None:
+    assert findings(f"{HEAD}#SBATCH -N 2 --ntasks-per-node=1\nsrun torchrun $ARGS a.py\n") == []
+
+
+@pytest.mark.parametrize(("devices", "level"), [("0,1", "note"), ("0", "warning")])
+def test_all_devices_by_hand_are_a_note(devices: str, level: str) -> None:
+    script = f"{HEAD}#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES={devices}\npython a.py\n"
+    assert [each.level for each in check_batch_script(script)] == [level]
