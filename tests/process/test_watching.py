@@ -200,7 +200,7 @@ def test_cores_that_cannot_be_used_are_reported_loudly(
 ) -> None:
     run = plan_of(paths).runs[0]
     cores = make_results.rank_record(run, 0).cores
-    fewer = cores.model_copy(update={"allocated": 5.0, "cpus": [0]})
+    fewer = cores.model_copy(update={"allocated": 5.0, "usable": 1.0, "cpus": [0]})
     for each in plan_of(paths).runs:
         if each.resources.world_size == 1:
             make_results.leave(paths, each, cores=fewer)

@@ -306,7 +306,9 @@ def test_usable_cores_are_each_nodes_union_within_its_quota(
 
 def test_cores_that_were_not_usable_or_not_allocated_are_a_warning(paths: ResultPaths) -> None:
     confined, greedy = shaped(paths, cpus=2), shaped(paths)
-    cores = make_results.rank_record(confined, 0).cores.model_copy(update={"cpus": [0]})
+    cores = make_results.rank_record(confined, 0).cores.model_copy(
+        update={"cpus": [0], "usable": 1.0}
+    )
     make_results.leave(paths, confined, cores=cores)
     spent = {"user_s": 1.4 * make_results.elapsed_s(greedy), "system_s": 0.0}
     cpu = make_results.rank_record(greedy, 0).cpu.model_copy(update=spent)
