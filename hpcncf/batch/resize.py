@@ -249,17 +249,24 @@ def _slurm_cores(lines: _Lines, cores: int, reason: str, memory: RequestedAmount
 
 def _hidden_srun(lines: _Lines) -> int | None:
     """Return the line of an srun with `-c` that would not follow the change; None without one."""
-    known = {
-        own.word.line
+    given = [
+        own
         for start in lines.script.starts
         for stage in start.stages
         if stage.kind == "srun" and (own := stage.get("cpus-per-task"))
-    }
+    ]
+    known = {own.word.line for own in given}
     first = lines.script.first_command or 1
     for number in range(first, len(lines.script.lines) + 1):
         text = lines.text(number)
         if number not in known and not text.lstrip().startswith("#") and OWN_CORES.search(text):
             return number
+    for own in given:
+        # `srun $OPTIONS`: the number is not in the line that uses it.
+        is_fixed = own.number is not None and not own.origins
+        text = lines.text(own.word.line)
+        if is_fixed and not re.search(rf"(?<!\d){own.number}(?!\d)", text):
+            return own.word.line
     return None
 
 

@@ -116,8 +116,10 @@ def _other_python(context: Context) -> Iterator[Complaint]:
             continue
         typed = python.place.shown
         if typed.startswith("/") and environment not in typed and "$" not in typed:
-            mended = context.line(start.line).replace(typed, "python", 1)
-            yield find("other-python", start.line, (Edit(start.line, (mended,)),), what=typed,
+            text = context.line(start.line)
+            mended = text.replace(typed, "python", 1)
+            edits = (Edit(start.line, (mended,)),) if mended != text else ()
+            yield find("other-python", start.line, edits, what=typed,
                        environment=environment)  # fmt: skip
 
 

@@ -105,7 +105,8 @@ def _torchrun(context: Context, start: Start, launcher: Stage, nodes: int) -> It
     if place is not None and LOCALHOST.fullmatch(place.shown):
         text = context.line(line)
         mended = text.replace("localhost", "$head").replace("127.0.0.1", "$head")
-        edits = (Edit(line, (f"head={HEAD}", mended)),)
+        # An address in a variable is not in the line that uses it.
+        edits = (Edit(line, (f"head={HEAD}", mended)),) if mended != text else ()
         yield find("rendezvous-localhost", line, edits, nodes=nodes, what=place.shown)
     elif alone or (place is None and "MASTER_ADDR" not in start.variables):
         what = "--standalone" if alone else "torchrun without an address"

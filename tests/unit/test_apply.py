@@ -143,6 +143,11 @@ def test_time_in_each_scheduler(text: str, lines: list[str]) -> None:
             ONE_CORE,
             "line 3 has an srun with cores of its own",
         ),
+        (
+            '#!/bin/bash\n#SBATCH -c 16 --mem=9G\nO="-c 16"\nsrun $O python x.py\n',
+            ONE_CORE,
+            "line 4 has an srun with cores of its own",
+        ),
         ("#!/bin/bash\n#PBS -l nodes=1:ppn=16,pmem=4gb\n", ONE_CORE, "pmem is memory by core"),
         (
             "#!/bin/bash\n#BSUB -W 4:00/node1\n",

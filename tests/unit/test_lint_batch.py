@@ -424,3 +424,9 @@ def test_unknown_arguments_of_torchrun_are_not_missed() -> None:
 def test_all_devices_by_hand_are_a_note(devices: str, level: str) -> None:
     script = f"{HEAD}#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES={devices}\npython a.py\n"
     assert [each.level for each in check_batch_script(script)] == [level]
+
+
+def test_address_in_a_variable_gets_no_correction_elsewhere() -> None:
+    body = "A='--nnodes 2 --rdzv_endpoint localhost:29500'\nsrun torchrun $A a.py\n"
+    (found,) = check_batch_script(f"{HEAD}#SBATCH -N 2 --ntasks-per-node=1\n{body}")
+    assert (found.rule, found.edits) == ("rendezvous-localhost", ())
