@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
@@ -35,13 +36,13 @@ def prepare(folder: Path) -> None:
     (folder / "seff.txt").write_text("".join(line for line in lines if not line.startswith("#")))
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str, folder: Path, variables: Mapping[str, str] = MappingProxyType({})) -> str:
     """Standard output and error of the command, as a terminal shows them."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-c", f"{command} 2>&1"],
         cwd=folder,
-        env=os.environ | {"PATH": path, "COLUMNS": "80"},
+        env={**os.environ, "PATH": path, "COLUMNS": "80", **variables},
         capture_output=True,
         text=True,
         timeout=SECONDS,
