@@ -33,7 +33,7 @@ from hpcncf.text import pluralize
 
 BYTES_OF_ROW: Final = 80
 """Memory that a row takes while a table is prepared, without its context."""
-BYTES_OF_VALUE: Final = 8
+BYTES_OF_VALUE: Final = 10
 """Memory that a context value takes while a table is prepared."""
 MAX_TEXTS: Final = 256
 """Distinct texts of a one-hot column: more suggest an identifier or a mistyped number."""
