@@ -98,7 +98,7 @@ def attach(folder, inside, loader, names, until):
 
 
 def detach():
-    """Take everything out that `attach` put in, and write what was seen.
+    """Remove everything that `attach` installed, and write what was observed.
 
     What stays are three functions that Python calls at a fork, and that then do nothing.
     """
@@ -110,12 +110,12 @@ def detach():
 
 
 def is_over():
-    """Whether this process was attached to for a while, and the while is over."""
+    """Return whether the time for which this process is watched after `attach` has ended."""
     return time.perf_counter() >= STATE.get("until", float("inf"))
 
 
 def _begin():
-    """This process begins, with this thread as its only one."""
+    """Reset the probe's state at the start of a process, or in a child that was just forked."""
     STATE.update(
         began=time.perf_counter(),
         started_at=time.time(),
@@ -131,8 +131,10 @@ def _begin():
 
 
 def is_main_interpreter():
-    """Whether this is the first interpreter of the process, in its first thread: in another one, a
-    thread that outlives it ends the process."""
+    """Return whether this is the process's first interpreter, in its first thread.
+
+    In any other interpreter, a thread that outlives the interpreter ends the process.
+    """
     try:
         _signal.signal(0, _signal.SIG_DFL)  # never done: there is no such signal
     except ValueError as error:
@@ -160,7 +162,7 @@ def is_helper(words):
 
 
 def script(words):
-    """What Python was asked to run: a file, a module's name, or `-c`."""
+    """Return what Python was started with: a script's path, a module's name, or `-c`."""
     arguments = iter(words[1:])
     for word in arguments:
         if word == "-m":
@@ -178,7 +180,7 @@ def script(words):
 
 
 def observe():
-    """The observer of this process, loaded and begun if there is none."""
+    """Return the observer of this process; load and start it if there is none yet."""
     with STATE["loading"]:
         if STATE["observer"] is None:
             STATE["observer"] = load_own("observer").begin()
@@ -188,7 +190,10 @@ def observe():
 
 
 def end():
-    """The process ends by itself: no thread of ours is left when Python takes itself apart."""
+    """Stop the sampler thread and write the record, when the process exits by itself.
+
+    Python is about to shut down: none of the probe's threads may be left.
+    """
     pause()
     STATE["problem"] = "it ended at once"
     asked = os.environ.get("HPCNCF_WITH") and not STATE["is_child"]
@@ -199,7 +204,7 @@ def end():
 
 
 def _forked():
-    """A child is not observed unless it trains or is a loader's worker."""
+    """Reset the probe in a forked child, observed only if it trains or is a loader's worker."""
     _begin()
     STATE["is_child"] = True
     if _PACKAGE + ".observer" in _MODULES:
@@ -212,7 +217,7 @@ def _forked():
 
 
 def pause():
-    """End the thread, if there is one."""
+    """Stop the sampler thread, if it runs."""
     thread, STATE["thread"] = STATE["thread"], None
     STATE["resume"] = thread is not None
     if thread is not None:
@@ -225,7 +230,7 @@ def _resume():
 
 
 def _live(stop):
-    """What the thread does: wait for a while, then sample."""
+    """Main function of the sampler thread: wait for a while, then take samples."""
     if STATE["observer"] is None:
         left = STATE["began"] + LOADS_AFTER_S - time.perf_counter()
         if stop.acquire(True, max(0.0, left)):
@@ -234,7 +239,7 @@ def _live(stop):
 
 
 def run():
-    """Run the thread until `pause`; if there can be none, that is noted."""
+    """Start the sampler thread, which `pause` stops; record the problem if it cannot start."""
     if STATE["problem"] is None and _address_limit() < LEAST_ADDRESSES:
         STATE["problem"] = "no sampler: the limit of the address space is low"
     if STATE["problem"] is not None:
@@ -248,7 +253,7 @@ def run():
 
 
 class Thread:
-    """A thread that `threading` does not know of: nobody counts it or waits for it.
+    """A thread unknown to `threading`, so that the program neither counts it nor waits for it.
 
     It gets none of the process's signals. Those that the program blocks, to wait for them, would
     else be delivered here.
@@ -279,7 +284,7 @@ class Thread:
             self.ended.release()
 
     def end(self):
-        """Return once the kernel has no such thread any more, or after THREAD_ENDS_WITHIN_S."""
+        """Stop the thread, and wait up to THREAD_ENDS_WITHIN_S until the kernel has removed it."""
         self.stop.release()
         until = time.perf_counter() + THREAD_ENDS_WITHIN_S
         if not self.ended.acquire(True, THREAD_ENDS_WITHIN_S):
@@ -296,7 +301,7 @@ class Thread:
 
 
 def _address_limit():
-    """Bytes that the process may map; infinite where nobody set a limit."""
+    """Return how many bytes of memory this process may map; infinite if no limit is set."""
     try:
         with open("/proc/self/limits", "rb") as file:
             for line in file:
@@ -311,7 +316,7 @@ def _address_limit():
 
 
 def import_privately(name, globals=None, locals=None, fromlist=(), level=0):
-    """What `import` calls in our own modules: `sys.modules` gets nothing that has a file.
+    """Import for the probe's own modules: no module loaded from a file is added to `sys.modules`.
 
     A module of the program's may be named like one of the standard library, and be imported later:
     it must not find ours. Nor may we take the program's for the standard one.
@@ -333,7 +338,7 @@ OWN_BUILTINS = {**builtins.__dict__, "__import__": import_privately}
 
 
 def load_own(name):
-    """One of our modules, by its file's name."""
+    """Return a module of the probe by its file's name; load it at the first call."""
     full = f"{_PACKAGE}.{name}"
     if full not in _MODULES:
         path = os.path.join(STATE["inside"], name + ".py")
@@ -343,7 +348,7 @@ def load_own(name):
 
 
 def _load_standard(name):
-    """A copy of our own of a module of the standard library's; None: `import` may have it."""
+    """Load a private copy of a standard-library module; None if the normal import is safe."""
     if name in sys.builtin_module_names:
         return None
     own = _MODULES.get(name)
@@ -384,7 +389,10 @@ def _load(name, path, shown):
 
 
 class Finder:
-    """Comes before the other finders, and lets them find; only then has the observer told."""
+    """Import finder that tells the observer when torch and its parts have been imported.
+
+    It stands before all other finders, and leaves the finding itself to them.
+    """
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -401,8 +409,10 @@ class Finder:
 
 
 def _add_call(spec, name):
-    """To the execution of the module, for a spec may be asked for and not used: libraries look
-    whether torch is there before they import it."""
+    """Have the observer told once this module has been executed.
+
+    Finding its spec is not enough: libraries look whether torch is there before they import it.
+    """
     loader = spec.loader
     if getattr(loader, "exec_module", None) is None:
         return

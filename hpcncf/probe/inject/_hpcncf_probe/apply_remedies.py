@@ -1,4 +1,4 @@
-"""What `hpcncf run --with` asks for, applied to the program from outside.
+"""Apply the remedies of `hpcncf run --with` to the running program, from inside its process.
 
 Whatever cannot be applied is left as the program has it, with the reason.
 """
@@ -25,7 +25,7 @@ NEEDS = {
 
 
 def ask(text):
-    """`rowwise,threads=1`, as the environment has it."""
+    """Parse the requested remedies, such as `rowwise,threads=1`, from the environment variable."""
     for word in filter(None, (text or "").split(",")):
         name, equals, value = word.partition("=")
         ASKED[name] = (int(value) if value.isdigit() else value) if equals else True
@@ -37,7 +37,7 @@ def note(name, applied, text):
 
 
 def record():
-    """[remedy, whether it was applied, to what or why not, how often]."""
+    """Return for each remedy [its name, whether it was applied, to what or why not, how often]."""
     noted = [[_words(name), applied, text, count] for (name, applied, text), count in NOTES.items()]
     names = {name for name, _, _ in NOTES}
     for of, rows in list(ROWS):
@@ -57,7 +57,7 @@ def _words(name):
 
 
 def install(torch):
-    """Have them applied in a torch that has just been imported."""
+    """Prepare the requested remedies in a torch that has just been imported."""
     if "omp" in ASKED:
         note("omp", True, "OMP_WAIT_POLICY of all its processes")
     if "threads" in ASKED:
@@ -118,7 +118,7 @@ def _change_optimizers(torch, kind):
 
 
 def _made_with(name, kind, original, optimizer, params, args, given):
-    """Make the optimizer with `fused` or `foreach`; whether it was possible."""
+    """Create the optimizer with `fused` or `foreach` set; return whether that was possible."""
     refused = None
     if name not in original.__code__.co_varnames:
         refused = f"it has no {name}"
@@ -136,7 +136,7 @@ def _made_with(name, kind, original, optimizer, params, args, given):
 
 
 def _leave_sparse_gradients(optimizer, *_):
-    """Before its first step: fused optimizers take no sparse gradients."""
+    """Reset `fused` before the first step for groups with sparse gradients, which it refuses."""
     if FUSED.pop(id(optimizer), None) != "fused":
         return
     for group in optimizer.param_groups:
@@ -161,7 +161,7 @@ def _use_rows(torch, optimizer):
 
 
 def _models(torch, optimizer):
-    """The outermost modules with an embedding that the optimizer owns."""
+    """Return the outermost modules that contain an embedding which the optimizer updates."""
     owned = {id(each) for group in optimizer.param_groups for each in group["params"]}
     module = torch.nn.Module
     modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
@@ -181,7 +181,7 @@ def _models(torch, optimizer):
 
 
 def _import_remedies(name):
-    """Of hpcncf.remedies; ours, where the user's Python has no hpcncf."""
+    """Import a remedy from hpcncf.remedies; without hpcncf in the program, from our own copy."""
     import importlib.util
 
     if importlib.util.find_spec("hpcncf") is None:
@@ -197,7 +197,7 @@ def _import_remedies(name):
 
 
 def _place():
-    """` at train.py:12`: the user's line that led here; nothing, if it cannot be found."""
+    """Return the user's line that led here, as ` at train.py:12`; empty if it cannot be found."""
     try:
         from _hpcncf_probe.observer import is_user
 
@@ -220,7 +220,7 @@ def _first_line(error):
 
 
 def install_loaders(module):
-    """`module` is torch.utils.data.dataloader."""
+    """Have DataLoaders created with the remedies; `module` is torch.utils.data.dataloader."""
     import inspect
     from functools import wraps
 
@@ -252,7 +252,7 @@ def install_loaders(module):
 
 
 def _change_arguments(module, given):
-    """Change the call's arguments in place; the notes of it."""
+    """Change a DataLoader call's arguments in place; return notes on what was changed."""
     dataset, size = given.get("dataset"), given.get("batch_size", 1)
     of = f"DataLoader of {type(dataset).__name__}" + (f", batch {size}" if size else "") + _place()
     before = workers = given.get("num_workers", 0)
@@ -279,7 +279,7 @@ def _change_arguments(module, given):
 
 
 def _refuses_workers(module, given):
-    """Why this loader cannot have workers if the program gives it none."""
+    """Return why this loader cannot be given workers if the program itself gives it none."""
     dataset = given.get("dataset")
     if isinstance(dataset, module.IterableDataset):
         return "each worker would repeat an IterableDataset"
@@ -295,7 +295,10 @@ def _refuses_workers(module, given):
 
 
 def _draw_as_new_workers(module):
-    """Workers that stay draw no seed for an epoch: all later random numbers would be others."""
+    """Draw the seed that new workers would draw in each epoch, although the workers persist.
+
+    Without that draw, all random numbers after it would differ from the unchanged program's.
+    """
     from functools import wraps
 
     kind = module._MultiProcessingDataLoaderIter

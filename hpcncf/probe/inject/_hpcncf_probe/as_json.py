@@ -1,8 +1,8 @@
-"""JSON by the C code under `json`: the program may have a module of that name."""
+"""Write JSON by Python's C encoder, because the program may have a module named `json`."""
 
 
 def as_json(plain):
-    """As `json.dumps` writes it."""
+    """Return the same text as `json.dumps`."""
     try:
         from _json import encode_basestring_ascii, make_encoder
     except ImportError:

@@ -1,6 +1,6 @@
-"""Time on the GPU, by events that are read when they are ready: never a synchronisation.
+"""Measure time on the GPU by CUDA events, without ever waiting for the GPU.
 
-Not measured on a GPU yet.
+An event is read only once it has completed. Not measured on a GPU yet.
 """
 
 EVERY = 16
@@ -13,7 +13,7 @@ _LAST = {}
 
 
 def end_step(clock, torch):
-    """Called at one step of EVERY and at the next: an event where each of them ends."""
+    """Record a CUDA event at the end of one step in EVERY, and at the end of the next step."""
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return

@@ -1,4 +1,4 @@
-"""The line that a thread worked on: not always the one at which it let go of the lock."""
+"""Find the line that a thread worked on, which may not be the one where it released the GIL."""
 
 import sys
 from _functools import partial
@@ -34,9 +34,10 @@ ONE = {1: True}
 
 
 def one_interpreter():
-    """Iterators of C code that go on as long as frames may be read.
+    """Return iterators that continue only as long as this process has a single interpreter.
 
-    They end where an interpreter may have been made, and raise KeyError if there are several.
+    All of their code is C. They end where another interpreter may have been made, and raise
+    KeyError if there are several.
     """
     found = []
     for name in MAKE_INTERPRETERS:
@@ -50,9 +51,9 @@ def one_interpreter():
 
 
 def current_frames():
-    """Thread ident -> its innermost frame; empty where they may not be read.
+    """Map each thread's ident to its innermost frame; empty if frames cannot be read safely.
 
-    Asked and read in one call of C code: no interpreter is made in between.
+    The check and the reading are one call of C code, so that no interpreter is made in between.
     """
     try:
         return next(zip(*one_interpreter(), iter(sys._current_frames, None)))[-1]
@@ -75,7 +76,7 @@ _PLACES = {}
 
 
 def prepare():
-    """Load what reading code takes: at the first sample it would be a part of its cost."""
+    """Import the modules that `worked_on` needs, to keep their cost out of the first sample."""
     import opcode  # noqa: F401
 
     if sys.version_info >= (3, 11):
@@ -83,11 +84,11 @@ def prepare():
 
 
 def worked_on(code, at, thread=None):
-    """Another line than the one at which the thread let go of the interpreter's lock, or None.
+    """Return the line that the thread worked on, if not the one where it released the GIL, or None.
 
-    Instructions other than calls never let go of it, however long they take: what comes next would
-    take the blame. If a long list was searched since, the sample is of that line. Else samples at
-    the jump that ends a loop's body are given to its lines in turn, by their operations.
+    Instructions other than calls never release it, however long they take: what comes next would
+    take the blame. If a long list was searched since, the sample is of that line. Samples at the
+    jump that ends a loop's body are shared among its lines, by their numbers of operations.
     """
     place = _PLACES.get((id(code), at))
     if place is None:
@@ -111,14 +112,14 @@ def worked_on(code, at, thread=None):
 
 
 def has_begun(code, at):
-    """Whether a thread was stopped where this function begins."""
+    """Return whether a thread was stopped at the first instruction of this function."""
     import opcode
 
     return opcode.opname[code.co_code[at]] == "RESUME" if at >= 0 else False
 
 
 def before(code, at):
-    """The last line before code that has none, as the jump at the end of a loop's body."""
+    """Return the last line before code that has no line, such as the jump at the end of a loop."""
     found = code.co_firstlineno
     for begin, _, line in code.co_lines():
         if begin > at:
@@ -128,8 +129,11 @@ def before(code, at):
 
 
 def _since_lock(code, at):
-    """Since the lock was last let go of: line -> its share of the operations, only if `at` is a
-    jump backward; and the searches, each a line and what is searched as `_loaded` gives it."""
+    """Return the operations and searches between the last release of the GIL and `at`.
+
+    Operations are line -> share, known only if `at` is a jump backward. A search is a line and what
+    is searched, as `_loaded` describes it.
+    """
     if sys.version_info < (3, 11):
         return {}, ()
     import dis
@@ -167,8 +171,11 @@ def _since_lock(code, at):
 
 
 def _loaded(instructions):
-    """What the last of these instructions left on the stack, as (operation, operands), and the
-    instructions before it; None for what is no variable, attribute or item."""
+    """Describe what the last instruction left on the stack, as (operation, operands), or None.
+
+    Also returns the instructions before it. None stands for anything but a variable, an attribute
+    or an item.
+    """
     if not instructions:
         return None, []
     (name, value, spelled), rest = instructions[-1], instructions[:-1]
@@ -192,7 +199,7 @@ def _loaded(instructions):
 
 
 def _look_for_searches(place, thread):
-    """Note which of its searches go through many items, if the thread is still in that function."""
+    """Note which `in` searches of a function go through many items, if it is still running."""
     frame = current_frames().get(thread)
     for _ in range(MOST_FRAMES):
         if frame is None or frame.f_code is place.code:
@@ -207,8 +214,7 @@ def _look_for_searches(place, thread):
 
 
 def _value(searched, frame):
-    """The value of what `_loaded` found, read without a call of the program's code; None if it
-    would take one."""
+    """Return the value that `_loaded` describes; None if that would call the program's code."""
     operation, *operands = searched
     if operation == "constant":
         return operands[0]
@@ -234,7 +240,7 @@ def _value(searched, frame):
 
 
 def _length(searched):
-    """How many items `in` goes through; 0 for what has a faster way, or is not known."""
+    """Return how many items an `in` search goes through; 0 for sets, dicts and unknown types."""
     if type(searched) in (list, tuple):
         return len(searched)
     return searched.size if _is_array(searched) else 0

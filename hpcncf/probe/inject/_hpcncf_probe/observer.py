@@ -1,4 +1,4 @@
-"""The observer of one process: its samples, its threads, and the record that it keeps writing."""
+"""Observe one process: sample its threads, and keep writing the record of what was seen."""
 
 import _thread
 import os
@@ -115,7 +115,7 @@ _LIBRARY = ("site-packages", "dist-packages")
 
 
 class Observer:
-    """What is seen of this process. Times are seconds since it began."""
+    """Everything observed in this process; times are in seconds since the process began."""
 
     def __init__(self):
         self.folder = STATE["folder"]
@@ -180,7 +180,7 @@ class Observer:
             sys.setswitchinterval(self.usual_switch_s)
 
     def sample(self, stop):
-        """Look at the program again and again, until `stop` is free."""
+        """Sample the program repeatedly until the lock `stop` is released."""
         try:
             self.sampler = _thread.get_ident()
             self.seen_at = time.perf_counter()
@@ -206,7 +206,7 @@ class Observer:
             self._switch_fast(False)
 
     def _wait(self, stop, opened, stopped):
-        """Wait, then put the training thread's phase and frames into the lists; False: it is over.
+        """Wait, then record the training thread's phase and frames; return False at the end.
 
         In one call of C code: between two calls this thread may lose the interpreter's lock, above
         all where cores are short, and the program would be seen further on than it was.
@@ -291,7 +291,7 @@ class Observer:
         return alone, seen
 
     def _see_move(self, stop, doing):
-        """Note whether the thread has gone on a moment later; True: the sampler is to end."""
+        """Record whether the thread has moved on a moment later; return True at the end."""
         at, ran = self._position(), self._ran()
         if stop.acquire(True, MOVES_AFTER_S):
             return True
@@ -328,7 +328,7 @@ class Observer:
         return phase
 
     def _see_threads(self, now):
-        """Note the threads' CPU time, and whether any but the training thread computes."""
+        """Record the threads' CPU time, and whether any thread but the training thread computes."""
         numbers = kernel_numbers(self.first_thread)
         for ident, number in numbers.items():
             if self.numbers.setdefault(ident, number) != number:
@@ -347,7 +347,7 @@ class Observer:
         follow(numbers.get(self.thread))
 
     def _note_moment(self, now):
-        """Note how many steps were made by now, and in what CPU time, since the first one."""
+        """Record how many steps were taken since the first one, and with how much CPU time."""
         clock = CLOCKS.get(self.thread)
         ran = self.threads.get(str(self.thread))
         if self.start_up is None or clock is None or ran is None:
@@ -369,7 +369,7 @@ class Observer:
     # -- the end of the start-up
 
     def first_step(self, clock):
-        """The training thread has made its first step: what follows is counted apart."""
+        """End the start-up at the training thread's first step; later figures are separate."""
         if self.start_up is not None:
             return
         clock.turn()
@@ -394,7 +394,7 @@ class Observer:
     # -- the record
 
     def write(self, final):
-        """Write the record, complete or not at all; a failure costs the record, not the program."""
+        """Write the record atomically; after a failure the program goes on without a record."""
         if os.getpid() != self.pid:
             return
         if self.kind == "worker":
@@ -488,7 +488,7 @@ class Observer:
 
 
 def memory_peak_mib():
-    """The process's largest resident memory; None where the kernel does not say."""
+    """Return the process's peak resident memory in MiB; None if the kernel does not report it."""
     try:
         with open("/proc/self/status", "rb") as file:
             for line in file:
@@ -500,7 +500,10 @@ def memory_peak_mib():
 
 
 def wake_promptly():
-    """Have the kernel end this thread's waits to the microsecond, not within 50 of them."""
+    """Set this thread's timer slack to one microsecond, so that its waits end on time.
+
+    The default of Linux is 50 microseconds.
+    """
     try:
         with open(f"/proc/{_thread.get_native_id()}/timerslack_ns", "w") as file:
             file.write("1000")
@@ -509,7 +512,7 @@ def wake_promptly():
 
 
 def follow(number):
-    """Have this thread run on the core that this thread of the kernel's number ran on last.
+    """Move this thread to the core on which thread `number` (the kernel's number) ran last.
 
     Asking for the interpreter's lock takes two short sleeps. A core that is idle meanwhile wakes up
     late, by some 0.2 ms: samples then fall where C code lets go of the lock.
@@ -523,8 +526,10 @@ def follow(number):
 
 
 def phases(clock):
-    """Phase -> [seconds, CPU seconds, seconds in which the CPU was read, times entered]: with what
-    the phase that is open has taken so far."""
+    """Return the time of each phase up to now, including what the open phase has taken so far.
+
+    Phase -> [seconds, CPU seconds, seconds in which CPU time was measured, times entered].
+    """
     if clock is None:
         return {}
     # The program goes on meanwhile: what is open, and since when, first.
@@ -535,14 +540,14 @@ def phases(clock):
 
 
 def short_steps(clock):
-    """Phase -> seconds in the short steps that were timed: as in those that were not."""
+    """Return the seconds of each phase within the timed short steps, which represent the others."""
     if clock is None:
         return {}
     return {name: phase[SHORT] for name, phase in list(clock.phases.items()) if phase[SHORT]}
 
 
 def listed(stacks):
-    """[phase, what torch or the import system is doing, the user's frames, seconds]."""
+    """Convert stacks to [phase, what torch or the import does, user's frames, library, seconds]."""
     return [
         [phase, doing, [list(each) for each in stack], library, seconds]
         for (phase, doing, stack, library), seconds in list(stacks.items())
@@ -558,7 +563,7 @@ NO_PHASE = ((0.0, 0.0, 0.0, 0, "rest:-"),)
 
 
 def _stopped_at(frame):
-    """What READ gives of a thread's frames, the innermost first."""
+    """Read code, line, instruction and globals of a thread's frames, the innermost first."""
     found = []
     try:
         found.extend(map(READ, accumulate(chain((frame,), repeat("f_back", MOST_READ)), getattr)))
@@ -568,12 +573,13 @@ def _stopped_at(frame):
 
 
 def _look(frames, whole=True, thread=None):
-    """What is being done, the user's frames inside the phase (outermost first), the library's
-    function if there are no such frames, and the one that the innermost of them called.
+    """Interpret a thread's frames: what is done, in which user lines, in which library.
 
-    A frame is (file, line, function). The loop's frames, outside the phase's begin, would take the
-    blame for a loader's work: they are kept only where there are no others, and `whole` is true.
-    `thread`: which one they are of.
+    Returns what is done, the user's frames inside the phase (outermost first), the library function
+    if there are no such frames, and the function that the innermost user frame called. A frame is
+    (file, line, function). The frames of the training loop would take the blame for a loader's
+    work: they are kept only if there are no others and `whole` is true. `thread` is the ident of
+    the thread.
     """
     doing, stack, library, last, called = "", [], "", None, ""
     inner = None  # a comprehension or lambda, which belongs to the function around it
@@ -626,7 +632,7 @@ _KNOWN = {}
 
 
 def is_user(name, variables):
-    """Whether this is the user's code: not of the standard library or an installed package."""
+    """Return whether code is the user's: not of the standard library or an installed package."""
     known = _KNOWN.get(name)
     if known is None:
         if name.startswith("<"):
@@ -651,7 +657,7 @@ _STANDARD = (os.path.dirname(os.__file__) + os.sep,)
 
 
 def _computes(name, function):
-    """Whether it is a function of torch's that computes: not one that lists a module's state."""
+    """Return whether a function of torch computes, unlike one that lists a module's state."""
     if f"{os.sep}torch{os.sep}" not in name:
         return False
     if name.endswith(("functional.py", "_tensor.py", "_ops.py", "eval_frame.py")):
@@ -660,7 +666,7 @@ def _computes(name, function):
 
 
 def library_name(path, function):
-    """`torch default_collate`: the package and the function."""
+    """Name a library's function by its package, as in `torch default_collate`."""
     if function.startswith("<"):  # a comprehension, or the module's own lines
         function = os.path.basename(path).removesuffix(".py")
     for part in _LIBRARY:
@@ -674,8 +680,10 @@ def library_name(path, function):
 
 
 def _is_between_operations(position):
-    """Whether a thread was stopped at the jump that ends a loop or where a function begins: there
-    it lets go of the lock if it is asked to."""
+    """Return whether a thread was stopped at a loop's end or a function's begin.
+
+    There it releases the GIL if another thread has asked for it.
+    """
     import opcode
 
     if position is None:
@@ -685,10 +693,10 @@ def _is_between_operations(position):
 
 
 def kernel_numbers(first):
-    """Thread ident -> the kernel's number of it: of Python's threads.
+    """Map the ident of each Python thread to the kernel's number for it.
 
-    `first`: both of the one that began. A program without `threading` has it, too, and in a forked
-    process `threading` may know the parent's number.
+    `first` is both numbers of the process's first thread. It is known even without `threading`,
+    which, in a forked process, may still have the parent's number.
     """
     threading = sys.modules.get("threading")
     active = {} if threading is None else dict(getattr(threading, "_active", {}))
@@ -698,7 +706,7 @@ def kernel_numbers(first):
 
 
 def read_threads(first):
-    """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads."""
+    """Map each Python thread's ident to its CPU seconds and its seconds ready without a core."""
     read = {str(ident): read_thread(number) for ident, number in kernel_numbers(first).items()}
     return {ident: figures for ident, figures in read.items() if figures}
 
@@ -731,7 +739,7 @@ _BEGUN = []
 
 
 def begin():
-    """The observer of this process, from now on."""
+    """Create and start the observer of this process."""
     observer = Observer()
     if not _BEGUN:
         _BEGUN.append(True)
@@ -743,7 +751,7 @@ def begin():
 
 
 def imported(name, module):
-    """One of IMPORTED is complete."""
+    """Start to observe a module of torch listed in IMPORTED, now that it has been imported."""
     _COMPLETE[name] = module
     if name == "torch" or "torch" in torch_phases.TORCH:
         for each in [each for each in IMPORTED if each in _COMPLETE]:
@@ -759,7 +767,7 @@ def _call_each(calls, module):
 
 
 def first_step(clock):
-    """As `Observer.first_step`, of whatever process this is."""
+    """Tell this process's observer that the training thread has taken its first step."""
     observer = observe()
     if STATE["is_child"] and observer.start_up is None:
         _end_with_multiprocessing()
@@ -767,14 +775,17 @@ def first_step(clock):
 
 
 def _end_with_multiprocessing():
-    """Its forked processes leave by `os._exit`, which runs no `atexit`."""
+    """Have a forked process that trains write its record at its end.
+
+    Children of multiprocessing leave by `os._exit`, which does not run `atexit`.
+    """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, end_process, exitpriority=0)
 
 
 def forget():
-    """This is a forked child: what was seen is its parent's."""
+    """Discard, in a forked child, everything that was observed in its parent."""
     if "until" in STATE:  # only a worker is looked at, and only it has a thread to take more out
         torch_phases.remove(keep_workers=True)
     CLOCKS.clear()
@@ -788,7 +799,7 @@ def forget():
 
 
 def begin_worker():
-    """This process is a DataLoader's worker. One that was spawned is observed already."""
+    """Mark this process as a DataLoader's worker; a spawned one is observed already."""
     observer = observe()
     observer.kind = "worker"
     observer.private_mib.append(step_facts.private_mib())
@@ -796,13 +807,13 @@ def begin_worker():
 
 
 def end_worker():
-    """Write what was seen of this worker: it leaves by `os._exit`."""
+    """Write the record of this DataLoader worker, which leaves by `os._exit` without `atexit`."""
     pause()
     end()
 
 
 def detach():
-    """Take the probe's turns out of the program, and write what was seen."""
+    """Remove the probe's changes from the running program, and write what was observed."""
     torch_phases.remove()
     observer = STATE["observer"]
     clock = CLOCKS.get(observer.thread) if observer is not None else None
@@ -813,7 +824,7 @@ def detach():
 
 
 def end():
-    """Write what was seen, for the last time."""
+    """Write the final record of this process."""
     observer, STATE["observer"] = STATE["observer"], None
     if observer is None or observer.pid != os.getpid():
         return

@@ -19,8 +19,11 @@ WALL, CPU, MEASURED, ENTERED, SHORT, BEFORE, NAME = range(7)
 
 
 class PhaseTimes(dict):
-    """Name -> a list by WALL, CPU, MEASURED (seconds while the CPU was read), ENTERED, SHORT
-    (seconds of short steps), BEFORE (WALL where the present step began), NAME."""
+    """Accumulated times of each phase of one thread: name -> list.
+
+    The list's items are at WALL, CPU, MEASURED (seconds in which CPU time was read), ENTERED, SHORT
+    (seconds of short steps), BEFORE (WALL when the present step began) and NAME.
+    """
 
     def __missing__(self, name):
         phase = self[name] = [0.0, 0.0, 0.0, 0, 0.0, 0.0, name]
@@ -28,7 +31,7 @@ class PhaseTimes(dict):
 
 
 class PhaseClock:
-    """One thread's phases.
+    """Times the phases of one thread, such as input, forward, backward and optimizer.
 
     The base, when no phase is open, is `rest:K`, by the loader whose batch is being worked on.
     """
@@ -71,12 +74,12 @@ class PhaseClock:
         self.cpu_since = thread_time()
 
     def clear(self):
-        """Begin the sums anew; phases that are open stay open."""
+        """Set all sums to zero; phases that are open stay open."""
         for phase in self.phases.values():
             phase[:NAME] = 0.0, 0.0, 0.0, 0, 0.0, 0.0
 
     def turn(self):
-        """Close the present interval: its time belongs to the phase on top."""
+        """Close the present interval, and add its time to the phase on top of the stack."""
         now = perf_counter()
         phase = self.stack[-1]
         seconds = now - self.since
@@ -89,7 +92,7 @@ class PhaseClock:
             phase[MEASURED] += seconds
 
     def add_open(self, cpu_now):
-        """Close the present interval as `turn` does, from another thread than the clock's own.
+        """Close the present interval as `turn` does, but called from another thread.
 
         `cpu_now`: the CPU time of the clock's thread.
         """
@@ -101,7 +104,7 @@ class PhaseClock:
         self.since, self.cpu_since = now, cpu_now
 
     def push(self, name):
-        """Open a phase; the depth to hand to `pop`."""
+        """Open a phase; return the depth with which `pop` closes it."""
         self.turn()
         phase = self.phases[name]
         phase[ENTERED] += 1
@@ -119,7 +122,7 @@ class PhaseClock:
         self.stack[0] = self.base
 
     def time_on(self):
-        """Time the phases from here on, whatever comes: the present step is not one of many."""
+        """Time all phases from now on: what comes is not one of many short, equal steps."""
         if not self.timed:
             self._resume()
         self._read_cpu(True)
@@ -141,7 +144,7 @@ class PhaseClock:
             phase[BEFORE] = phase[WALL]
 
     def end_step(self):
-        """One step is over: choose whether the next is timed."""
+        """End the present step, and decide whether the next one is timed."""
         self.step += 1
         if not self.timed:
             if not self.step % EVERY:
@@ -163,8 +166,10 @@ class PhaseClock:
         self.timed, self.single = False, len(self.optimizers) == 1
 
     def end_optimizer_step(self, optimizer):
-        """Optimizers that take turns, as a GAN's, make one step together; one that follows another
-        goes on counting."""
+        """Count a step of this optimizer, and decide whether it begins a new training step.
+
+        Optimizers that take turns, as a GAN's do, make one training step together.
+        """
         if self.single and not self.timed and (self.step + 1) % EVERY:  # the usual, in few words
             self.step += 1
             self.turns += 1
@@ -180,12 +185,12 @@ class PhaseClock:
         self.end_step()
 
     def steps(self):
-        """Turns of the optimizers; backward passes where there is no optimizer."""
+        """Return the number of training steps: turns of the optimizers, or else backward passes."""
         return self.turns if self.optimizes else self.backwards
 
 
 def optimizer_number(optimizer):
-    """By its first parameter: a program may make an optimizer anew for each step."""
+    """Identify an optimizer by its first parameter: a program may create one for each step."""
     try:
         return id(optimizer.param_groups[0]["params"][0])
     except (AttributeError, LookupError, TypeError):
@@ -193,7 +198,7 @@ def optimizer_number(optimizer):
 
 
 class Clocks(dict):
-    """Thread ident -> its clock, made when first asked for."""
+    """The phase clock of each thread by its ident, created at the first access."""
 
     def __missing__(self, ident):
         clock = self[ident] = PhaseClock(ident)
@@ -204,7 +209,7 @@ CLOCKS = Clocks()
 
 
 def hide_frames(error):
-    """Have the traceback of an uncaught error shown without the probe's own frames."""
+    """Have the traceback of an uncaught error printed without the probe's own frames."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_without_ours
     return error
@@ -229,8 +234,10 @@ def _show_without_ours(kind, value, trace):
 
 
 def _without_ours(trace):
-    """Python itself leaves out the import system's frames around a module's own; with one of ours
-    between them, it does not."""
+    """Remove the probe's frames from a traceback, and the import system's frames around them.
+
+    Python itself hides the import system's frames, but not with one of the probe's between them.
+    """
     frames = []
     while trace is not None:
         frames.append(trace)

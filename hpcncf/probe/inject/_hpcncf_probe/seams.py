@@ -1,4 +1,4 @@
-"""Have the calls of a function pass through the probe, while it stays the object that it was.
+"""Route the calls of a function through the probe, without replacing the function object.
 
 Its code is replaced, not the function. So it is found by its identity (TorchScript's table of
 functions, torch.compile's), pickled by its name, and `inspect` shows its signature and source.
@@ -35,7 +35,7 @@ PASSED = set()
 
 
 def observe_calls(function, call):
-    """From now on `function(...)` is `call(original, ...)`; False: it is no function of Python's.
+    """Have every call `function(...)` become `call(original, ...)`; return False for a C function.
 
     Choose a function whose own body warns with no `stacklevel`: there is one frame more below it.
     """
@@ -54,7 +54,7 @@ def observe_calls(function, call):
 
 
 def restore(keep=None):
-    """Give all functions but `keep` their own code back."""
+    """Restore the original code of all functions but `keep`."""
     kept = [each for each in REPLACED if each[0] is keep]
     for function, code in REPLACED:
         if function is not keep:
@@ -63,7 +63,7 @@ def restore(keep=None):
 
 
 def _through(code, call):
-    """Code with the parameters of `code` that passes them to `call`."""
+    """Build code with the parameters of `code` that passes its arguments on to `call`."""
     names, total = code.co_varnames, code.co_argcount
     by_place, only_by_name = names[:total], names[total : total + code.co_kwonlyargcount]
     rest = names[total + code.co_kwonlyargcount :]
@@ -101,8 +101,7 @@ def _inner(code):
 
 
 def hide(error):
-    """Take the entry of the frame that calls this off the error's traceback, and the probe's that
-    follow it."""
+    """Remove the calling frame, and the probe's frames after it, from an error's traceback."""
     if not CAN_TAKE_OFF:
         hide_frames(error)
         return

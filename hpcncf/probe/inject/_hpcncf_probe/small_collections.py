@@ -1,4 +1,4 @@
-"""What `dis` takes from `collections`, for our own copy of it.
+"""Replace the few parts of `collections` that the probe's private copy of `dis` needs.
 
 Python's `namedtuple` evaluates text. In a program that Ctrl-C is just ending, even in another
 thread, that has Python forget the interrupt, and the program would exit with 1.
@@ -8,7 +8,7 @@ from _operator import itemgetter
 
 
 def namedtuple(typename, field_names, *, defaults=()):
-    """A tuple with named items, made by place or by name."""
+    """Create a tuple class with named items, which are given by position or by name."""
     names = field_names.split() if isinstance(field_names, str) else tuple(field_names)
     first_default = len(names) - len(defaults)
     by_default = dict(zip(names[first_default:], defaults))

@@ -1,6 +1,6 @@
-"""What a step is made of: its graph of operations, its numbers, the options that slow it.
+"""Facts about a training step: its graph of operations, data types, and options that slow it.
 
-Looked at as `backward` begins, in the 2nd, 4th, 8th, ... pass: a graph of 1,000 nodes takes a
+Gathered as `backward` begins, in the 2nd, 4th, 8th, ... pass: a graph of 1,000 nodes takes a
 millisecond to walk. Nothing is called that changes a tensor or keeps one.
 """
 
@@ -38,7 +38,7 @@ def clear():
 
 
 def look(torch, number, tensors):
-    """Note the graph of these tensors; a failure leaves it unknown."""
+    """Record facts about the graph of these tensors; after an error the graph stays unknown."""
     NEXT[0] = 2 * number
     try:
         if not isinstance(tensors, (list, tuple)):
@@ -50,7 +50,7 @@ def look(torch, number, tensors):
 
 
 def own(optimizer):
-    """Note which parameters an optimizer updates."""
+    """Record which parameters an optimizer updates."""
     OWNERS.add(id(optimizer))
     try:
         for group in optimizer.param_groups:
@@ -61,8 +61,11 @@ def own(optimizer):
 
 
 def _graph(torch, tensors):
-    """Nodes, whether there are more, leaves, numbers in them, in those of no optimizer, in those of
-    float64, and whether the result is of float64 and of nothing else."""
+    """Walk the graph of a backward pass; return its size, its leaves, and their data types.
+
+    Returns: nodes, whether there are more, leaves, numbers in all leaves, in those of no optimizer
+    and in those of float64, and whether the result is of float64.
+    """
     todo = [each.grad_fn for each in tensors if getattr(each, "grad_fn", None) is not None]
     seen, began = set(todo), thread_time()
     numbers = unowned = doubles = leaves = 0
@@ -90,7 +93,7 @@ def _graph(torch, tensors):
 
 
 def _hooks_registered():
-    """Hooks that were ever registered on a module or a tensor, removed or not."""
+    """Return how many hooks were ever registered on modules and tensors, removed ones included."""
     hooks = sys.modules.get("torch.utils.hooks")
     number = getattr(getattr(hooks, "RemovableHandle", None), "next_id", 0)
     return number if isinstance(number, int) else 0
@@ -106,13 +109,13 @@ def _options(torch):
 
 
 def thread_environment():
-    """Variable -> threads that it gives to a library."""
+    """Return the environment variables that set a library's number of threads, with the number."""
     given = {name: os.environ.get(name, "") for name in THREAD_VARIABLES}
     return {name: int(value) for name, value in given.items() if value.isdigit()}
 
 
 def private_mib():
-    """MiB of memory that no other process shares: what a forked worker has copied or made."""
+    """Return this process's unshared memory in MiB: what a forked worker copied or created."""
     try:
         with open("/proc/self/smaps_rollup", "rb") as file:
             for line in file:
@@ -124,7 +127,7 @@ def private_mib():
 
 
 def makes_whole_batches(dataset):
-    """Whether a data set can be indexed by many rows at once: tensors, or `__getitems__`."""
+    """Return whether a data set can be indexed by many rows at once: tensors, or `__getitems__`."""
     kind = type(dataset)
     while kind.__name__ == "Subset" and kind.__module__.startswith("torch.utils.data"):
         dataset = getattr(dataset, "dataset", None)

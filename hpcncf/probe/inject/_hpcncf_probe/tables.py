@@ -1,6 +1,6 @@
-"""Rows of an embedding table that have a gradient, against the rows there are.
+"""Count the rows of an embedding table that have a gradient, compared with all its rows.
 
-Looked at in a few steps only, from the gradients themselves, in pieces: a table may be as large as
+Counted in a few steps only, from the gradients themselves, in pieces: a table may be as large as
 the memory.
 """
 
@@ -13,7 +13,7 @@ SEEN = {}
 
 
 def look(torch, optimizer):
-    """Note the optimizer's tables; a failure leaves them unknown."""
+    """Record the optimizer's tables; after an error they stay unknown."""
     try:
         SEEN[id(optimizer)] = _look(torch, optimizer)
     except Exception:
@@ -45,7 +45,7 @@ def _look(torch, optimizer):
 
 
 def _rows(gradient):
-    """Rows with a gradient other than 0, estimated from PIECES runs of rows."""
+    """Estimate how many rows have a nonzero gradient, from PIECES runs of rows."""
     rows = gradient.shape[0]
     step = max(PIECE_ROWS, rows // PIECES)
     touched = looked_at = 0

@@ -1,4 +1,4 @@
-"""The places in torch where a phase begins and ends.
+"""Hooks in torch at which a phase of training begins and ends.
 
 No module hook and no replaced `Module.__call__`: they change results (pytorch #149502) and break
 graphs. A function that is being compiled goes straight to the original.
@@ -31,7 +31,7 @@ TRACED = [False]
 
 
 class WatchedLoader:
-    """What is known of one data set's loader."""
+    """What the probe knows about the loader of one data set."""
 
     def __init__(self, number, loader):
         self.number = number
@@ -58,7 +58,7 @@ class WatchedLoader:
 
 
 def batches_of_pass(loader):
-    """The batches of one pass over a loader's data; None if that is not known.
+    """Return the number of batches in one pass over a loader's data; None if it is not known.
 
     Only samplers of torch's own are asked, which in turn have asked the data set for its length.
     """
@@ -73,7 +73,7 @@ def batches_of_pass(loader):
 
 
 class LoaderOfIterator:
-    """A DataLoader by what its iterator knows of it."""
+    """Stand-in for a DataLoader, with the attributes that its iterator knows."""
 
     def __init__(self, iterator):
         self.dataset = getattr(iterator, "_dataset", None)
@@ -85,7 +85,7 @@ class LoaderOfIterator:
 
 
 class NoGradSite:
-    """A place that enters `no_grad`: an evaluation, or part of every step."""
+    """A place in the code that enters `no_grad`: an evaluation, or part of every step."""
 
     def __init__(self, number, code, line):
         self.phase = f"no_grad:{number}"
@@ -99,7 +99,7 @@ class NoGradSite:
 
 
 def install(torch):
-    """Put the probe's turns into a torch that has just been imported."""
+    """Install the probe's hooks into a torch that has just been imported."""
     TORCH["torch"] = torch
     TORCH["version"] = str(torch.__version__)
     compiling = is_compiling(torch)
@@ -117,13 +117,16 @@ def install(torch):
 
 
 def is_compiling(torch):
-    """The function that says whether a function is being compiled right now."""
+    """Return the function that tells whether torch is compiling a function right now."""
     compiler = getattr(torch, "compiler", None)
     return getattr(compiler, "is_compiling", None) or (lambda: False)
 
 
 def observe_tracing(module):
-    """`module` is torch._dynamo.eval_frame, which an optimizer imports, compiled or not."""
+    """Keep the compiler off the probe's frames, and see whether it traces any.
+
+    `module` is torch._dynamo.eval_frame. An optimizer imports it even if nothing is compiled.
+    """
     skip = getattr(module, "skip_code", None)
     for code in PASSED if skip else ():  # nothing to compile in the probe's own frames
         skip(code)
@@ -144,7 +147,10 @@ def observe_tracing(module):
 
 
 def _time_calls(function, phase, compiling, begin=PhaseClock.push):
-    """`begin` opens the phase, and gives its depth; None: this call is not timed."""
+    """Time every call of a function as a phase.
+
+    `begin` opens the phase and returns its depth, or None if this call is not to be timed.
+    """
     looks = begin in (_begin_engine, _begin_backward)
 
     def timed(original, *args, **kwargs):
@@ -170,7 +176,10 @@ def _time_calls(function, phase, compiling, begin=PhaseClock.push):
 
 
 def _begin_engine(clock, phase):
-    """`torch.autograd.grad` is part of a forward pass, as a penalty on gradients: no step."""
+    """Open a phase in torch's backward engine, which counts as a step only for `backward`.
+
+    `torch.autograd.grad` is part of a forward pass, as for a penalty on gradients.
+    """
     called = sys._getframe(3).f_code.co_name
     return _begin_backward(clock, phase) if called == "backward" else clock.push(phase)
 
@@ -200,15 +209,15 @@ def _look_at_graph(clock, args, kwargs):
 
 
 def first_step(clock):
-    """Replaced by the observer: the start-up is over."""
+    """Do nothing; the observer replaces it, to learn that the start-up is over."""
 
 
 def begin_worker():
-    """Replaced by the observer: this process is a loader's worker."""
+    """Do nothing; the observer replaces it, to learn that this process is a loader's worker."""
 
 
 def end_worker():
-    """Replaced by the observer: the worker is about to leave."""
+    """Do nothing; the observer replaces it, to learn that the worker is about to leave."""
 
 
 def _observe_optimizers(module, compiling):
@@ -268,7 +277,7 @@ def _observe_optimizers(module, compiling):
 
 
 def _time_closure(clock, args, kwargs):
-    """Forward and backward inside `step(closure)` are no time of the optimizer."""
+    """Exclude forward and backward inside `step(closure)` from the time of the optimizer."""
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if not callable(closure):
         return None
@@ -331,7 +340,7 @@ def _observe_no_grad(kind):
 
 
 def _site(frame):
-    """None for a remedy, as it brings its rows up to date: that is no evaluation."""
+    """Return the place that entered `no_grad`; None for a remedy, which does not evaluate."""
     while frame.f_back is not None and IN_TORCH in frame.f_code.co_filename:
         frame = frame.f_back
     code, line = frame.f_code, frame.f_lineno
@@ -345,7 +354,7 @@ def _site(frame):
 
 
 def observe_loaders(module):
-    """`module` is torch.utils.data.dataloader."""
+    """Observe DataLoaders and their iterators; `module` is torch.utils.data.dataloader."""
     _observe_iterators(module._BaseDataLoaderIter)
     several = module._MultiProcessingDataLoaderIter
     _time_calls(several.__init__, "workers_start", lambda: False)
@@ -438,14 +447,14 @@ def _observe_worker(loop, *args, **kwargs):
 
 
 def remove(keep_workers=False):
-    """Take all turns out of torch again; with `keep_workers`, but for the begin of a worker."""
+    """Remove all hooks from torch; with `keep_workers`, not the one at a worker's start."""
     restore(WORKER_LOOP[0] if keep_workers else None)
     while HOOKS:
         HOOKS.pop().remove()
 
 
 def phase_by_frames(codes, clock):
-    """The phase of a step that is not timed, by the code of the frames, the innermost first."""
+    """Derive the phase of a step that is not timed from its frames' code, the innermost first."""
     for code in codes:
         if code is ADVANCE[0] and clock.loader is not None:
             return clock.loader.input
@@ -457,12 +466,12 @@ def phase_by_frames(codes, clock):
 
 
 def _is_optimizer(code):
-    """Whether this is what torch puts around each optimizer's step."""
+    """Return whether this code is the wrapper that torch puts around each optimizer's step."""
     return code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZER)
 
 
 def _in_optimizer(frame):
-    """Whether an optimizer's step, perhaps decorated, or its hook is this frame."""
+    """Return whether a frame is an optimizer's step, perhaps decorated, or one of its hooks."""
     for _ in range(3):
         if frame is None:
             return False
@@ -480,7 +489,7 @@ COLLECTIVES = (
 
 
 def observe_collectives(module):
-    """`module` is torch.distributed.distributed_c10d."""
+    """Time collective operations; `module` is torch.distributed.distributed_c10d."""
     compiling = is_compiling(sys.modules.get("torch"))
     for name in COLLECTIVES:
         function = getattr(module, name, None)
@@ -489,7 +498,7 @@ def observe_collectives(module):
 
 
 def rank():
-    """(rank, ranks) of the process group, if the program made one."""
+    """Return (rank, number of ranks) of the process group, if the program created one."""
     module = sys.modules.get("torch.distributed")
     try:
         if module is not None and module.is_available() and module.is_initialized():

@@ -1,8 +1,8 @@
-"""Keep a trial from changing what the program itself will read, and from talking to others.
+"""Keep a trial from changing files that the real program reads, and from using the network.
 
-An audit hook sees what Python does, before it is done. What would reach out of the trial's own
-folders is not done: the process ends, and a file says what it was about to do. Compiled libraries
-that write by themselves are not seen; where the kernel has Landlock, they cannot either.
+An audit hook sees what Python is about to do. If that would reach out of the trial's own folders,
+the process ends instead, and a file says what it was about to do. Compiled libraries that write by
+themselves are not seen; where the kernel has Landlock, they cannot do it either.
 """
 
 import os
@@ -25,8 +25,10 @@ STATE = {"file": None, "watched": False}
 
 
 def begin(folders, file):
-    """Guard this process. It may write in `folders`, of which the first is its working folder;
-    `file` will say what stopped it."""
+    """Guard this process: it may write only in `folders`, the first of which it works in.
+
+    The reason for a stop is written to `file`.
+    """
     FOLDERS[:] = [os.path.realpath(each) + os.sep for each in folders.split(os.pathsep) if each]
     for name in os.environ.pop("HPCNCF_GUARD_UNSET", "").split(","):
         os.environ.pop(name, None)
@@ -48,7 +50,7 @@ def _hook(event, arguments):
 
 
 def _stop(problem):
-    """Leave the reason and the line of the program's that is about to do it, and end."""
+    """End the process, and write the reason with the line of the program that caused it."""
     CHECKS.clear()
     frame, here = sys._getframe(2), FOLDERS[0]
     library = os.path.dirname(os.__file__) + os.sep
@@ -80,13 +82,16 @@ def _text(path):
 
 
 def outside(path):
-    """The path as it is reached, if a trial may not write there; of a link, what it points to."""
+    """Return the real path if a trial may not write there; for a link, the path it points to."""
     real = os.path.realpath(_text(path))
     return None if _is_own(real) else real
 
 
 def _entry(path, folder=-1):
-    """The path of an entry of a folder, whose link is not followed; `folder`: its descriptor."""
+    """Return the real path of a folder's entry, without following the entry's own link.
+
+    `folder` is the descriptor of the folder.
+    """
     base = os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else ""
     path = os.path.abspath(os.path.join(base, _text(path)))
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
@@ -163,7 +168,7 @@ def _is_harmless(name, words):
 
 
 def _line(text):
-    """Of a shell's line: one harmless program, nothing redirected."""
+    """Return what is unsafe about a shell's line; None for one harmless program, not redirected."""
     text = _text(text)
     plain, words = not set("|;&<>`$\n") & set(text), text.split()
     harmless = plain and _is_harmless(words[0], words)
@@ -177,7 +182,7 @@ def _imported(name, *_):
 
 
 def install(torch):
-    """`torch.save` opens its file outside of Python."""
+    """Check the paths given to `torch.save`, which opens its file outside of Python."""
     if not FOLDERS:
         return
 

@@ -1,6 +1,6 @@
-"""A short trial of a program: how fast its steps are, then its end.
+"""Measure how fast a program's steps are in a short trial, then end the program.
 
-A step is a backward pass. Losses of the first ones go to the trial's own file, nowhere else.
+A step is a backward pass. Losses of the first steps go to the trial's own file, nowhere else.
 """
 
 import _signal
@@ -34,7 +34,7 @@ def begin(path):
 
 
 def install(torch):
-    """Seed a program that does not seed itself, and see its backward passes."""
+    """Seed the random number generators, and time the program's backward passes."""
     if not FILE:
         return
     torch.manual_seed(SEED)
@@ -69,7 +69,7 @@ def _see(torch, tensors):
 
 
 def measured():
-    """Of the steps after the warm-up; None while they are too few."""
+    """Return the speed of the steps after the warm-up; None while there are too few."""
     from bisect import bisect_left
 
     times = TIMES[max(WARM_STEPS, bisect_left(TIMES, TIMES[0] + WARM_S)) :]
@@ -94,7 +94,7 @@ def _figures(times):
 
 
 def end():
-    """Write what was measured; also of a program that ended before it was precise."""
+    """Write the measurements, even if the program ended before they were precise."""
     if not FILE or STATE["ended"] or not TIMES:
         return
     rank = torch_phases.rank()
@@ -116,7 +116,7 @@ def end():
 
 
 def _leave():
-    """End this process and its workers at once: no checkpoint, no epilogue of the program's."""
+    """End this process and its workers at once, without the program's own clean-up."""
     end()
     try:
         _signal.signal(
