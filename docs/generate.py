@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from docs import output_schemas
 from hpcncf import cli
 from hpcncf.job.expand import expand_job
 from hpcncf.job.spec import Data, JobSpec, Model, Program, Remedies, Resources, Training
@@ -84,6 +85,9 @@ def texts() -> dict[Path, str]:
     for name, model in SCHEMAS.items():
         schema = json.dumps(model.model_json_schema(), indent=1)
         found[ROOT / f"hpcncf/schemas/{name}.json"] = schema + "\n"
+    for verb in output_schemas.SHAPES:
+        schema = json.dumps(output_schemas.build_schema(verb), indent=1)
+        found[ROOT / f"hpcncf/schemas/output/{verb}.json"] = schema + "\n"
     for name, block in blocks.items():
         path = ROOT / f"docs/{name}.md"
         begin, rest = path.read_text().split(BEGIN)

@@ -79,6 +79,7 @@ class _Top(_ArgumentParser):
             "options:",
             "  -h, --help, --version",
             f"  --print-completion {{{','.join(SHELLS)}}}",
+            "  --print-skill         (for coding agents: the loop of measuring and changing)",
         ]
         return "\n".join([*lines, "", *options, "", EXIT_CODES, "", FIRST, ""])
 
@@ -88,6 +89,7 @@ def parser(commands: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
     top.add_argument("--print-completion", choices=SHELLS, help="print a completion script")
+    top.add_argument("--print-skill", action="store_true", help="print a skill for coding agents")
     verbs = top.add_subparsers(
         dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=_ArgumentParser
     )
@@ -116,6 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(_describe_unknown(unknown, args.verb, top))
         if args.print_completion:
             print(completion_script(top, args.print_completion))
+            return 0
+        if args.print_skill:
+            print(read_skill(), end="")
             return 0
         if args.verb is None:
             top.print_help()
@@ -193,6 +198,13 @@ def completion_script(top: argparse.ArgumentParser, shell: str) -> str:
     return shtab.complete(top, shell=shell)
 
 
+def read_skill() -> str:
+    """Read the text that tells a coding agent how to work with hpcncf."""
+    from importlib.resources import files
+
+    return (files("hpcncf") / "SKILL.md").read_text(encoding="utf-8")
+
+
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield every argument of the parser and of its commands."""
     for action in parser._actions:  # argparse has no public way, and shtab reads the same
@@ -208,9 +220,9 @@ def _print_json_error(argv: Sequence[str], error: str, code: int) -> None:
     `run` is excluded: its words are those of its command, and its --json takes a file.
     """
     if "--json" in argv and argv[0] != "run":
-        import json
+        from hpcncf.cli.output import print_json
 
-        print(json.dumps({"error": error, "exit_code": code}))
+        print_json("error", {"error": error, "exit_code": code})
 
 
 def _open_streams() -> None:

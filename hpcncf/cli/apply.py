@@ -57,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
     if args.write and resized.edits:
         written = str(_write(args.script, apply_edits(text, resized.edits)))
     if args.json:
-        import json
+        from hpcncf.cli.output import print_json
 
         edits = [asdict(each) for each in resized.edits]
-        print(json.dumps({"edits": edits, "left": left, "backup": written or None}, indent=1))
+        print_json("apply", {"edits": edits, "left": left, "backup": written or None})
     else:
         sys.stdout.write(unified_diff(str(args.script), text, resized.edits))
         for each in left:

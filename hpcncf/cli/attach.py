@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +141,7 @@ def _show(
     from hpcncf.attach.as_records import records
     from hpcncf.attach.sampled import profiles
     from hpcncf.cli import attach_page
+    from hpcncf.cli.output import print_json
     from hpcncf.cli.run_summary import BLOCKS, PLAIN
     from hpcncf_analysis.diagnosis.summary import conclude_cores
 
@@ -177,7 +177,7 @@ def _show(
                 for raw, rank in zip(raws, ranks, strict=True)
             ],
         }
-        print(json.dumps(plain, indent=1, allow_nan=False))
+        print_json("attach", plain)
         return 0
     marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN
     command = attach_page.name_command(ranks[0].run["workload"]["command"])

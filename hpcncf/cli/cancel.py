@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             {"results": str(paths.folder), "id": state.run.id, "was": state.state}
             for paths, state in ended
         ]
-        print_json({"cancelled": cancelled})
+        print_json("cancel", {"cancelled": cancelled})
         return 0
     for _, state in ended:
         print(f"{state.run.id} cancelled (was {state.state})")

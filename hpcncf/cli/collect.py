@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     paths, found = gather(args.results, args.output)
     if args.json:
-        print(json.dumps(as_plain(found, paths), indent=1))
+        from hpcncf.cli.output import print_json
+
+        print_json("collect", as_plain(found, paths))
     else:
         print(summary(found))
         print(f"tables: {paths.tables}/{{runs,attempts,ranks,cores,epochs}}.csv")

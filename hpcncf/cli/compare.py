@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
             "open": found.open_questions(args.threshold),
         }
     if args.json:
-        print(json.dumps(found.plain() | checked, indent=1, allow_nan=False))
+        from hpcncf.cli.output import print_json
+
+        print_json("compare", found.plain() | checked)
     elif args.markdown:
         print(markdown(found, args.threshold), end="")
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from hpcncf.cli import data_bench
+from hpcncf.cli.output import print_json
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def _prepare(args: argparse.Namespace) -> int:
     with ProgressLine(sys.stderr) as report:
         written = _write(args, report)
     if args.json:
-        print(json.dumps({"outcome": written.outcome} | _describe(args.output, written.manifest)))
+        described = _describe(args.output, written.manifest)
+        print_json("data", {"outcome": written.outcome} | described)
     else:
         same = ", made from the same input with the same options"
         outcome = written.outcome + (same if written.outcome == "already there" else "")
@@ -206,7 +207,7 @@ def _info(args: argparse.Namespace) -> int:
     sizes = {path.name: path.stat().st_size for path in sorted(args.folder.glob("*.npy"))}
     if args.json:
         plain = _describe(args.folder, manifest)
-        print(json.dumps(plain | {"unseen_test_rows": unseen, "bytes": sizes}))
+        print_json("data", plain | {"unseen_test_rows": unseen, "bytes": sizes})
         return 0
     print(f"{manifest.title}\n{_shape(manifest)}")
     print(f"test pairs that training does not have: {unseen:,} of {manifest.test_rows:,}")

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     plan = load.build_plan(job, args.job, args.settings)
     speeds = [(each, _measured(each, args.seconds)) for each in ways(plan.active())]
     if args.json:
-        print(json.dumps([_way(each) | vars(loaded) for each, loaded in speeds], indent=1))
+        from hpcncf.cli.output import print_json
+
+        print_json("data", {"loaders": [_way(each) | vars(loaded) for each, loaded in speeds]})
     else:
         print(_table(speeds))
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli import job_id
+    from hpcncf.cli.output import print_json
     from hpcncf.collect.unfinished import is_of_probe
     from hpcncf_analysis.diagnosis import format
     from hpcncf_analysis.formatting import THIN
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     diagnoses = _diagnose(args.what, args.results)
     if args.json:
         runs = [{"name": name, **format.plain(each)} for name, each in diagnoses]
-        print(json.dumps({"runs": runs}, indent=1))
+        print_json("diagnose", {"runs": runs})
     elif diagnoses:
         lines = [line for each in diagnoses for line in _describe(*each, len(diagnoses))]
         print(printable("\n".join(lines).replace(THIN, " ")))

@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from hpcncf.cli.output import format_json
 from hpcncf.errors import UsageError, signal_name
 
 EPILOG = """\
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     start_torch()  # it takes longest, and goes on beside the other checks
     found, problems = run_checks()
     text = "\n".join(format_lines(found, problems))
-    plain = json.dumps({"checks": found, "problems": problems}, indent=1)
+    plain = format_json("doctor", {"checks": found, "problems": problems})
     print(plain if args.json else text)
     if args.bundle:
         write_bundle(args.bundle, {"doctor.txt": text, "doctor.json": plain})

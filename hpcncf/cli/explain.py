@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -66,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf.cli.output import print_json
     from hpcncf.explain.conclude import common_step, conclude
     from hpcncf.explain.groups import group_jobs
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             "not_understood": problems,
             "next_step": common_step([each for each, _ in shown])[0],
         }
-        print(json.dumps(plain, indent=1, allow_nan=False))
+        print_json("explain", plain)
     else:
         _show(explanations, shown)
     for problem in problems:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -71,7 +70,7 @@ def describe_unknown(job: str, results: Path | None) -> str:
 
 def show(found: FoundAttempts, as_json: bool) -> int:
     """Print the summary of each attempt; returns exit code 3 if none left a record, else 0."""
-    from hpcncf.cli.output import format_path
+    from hpcncf.cli.output import format_path, print_json
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
     from hpcncf_analysis.diagnosis.summary import summarize
 
@@ -104,7 +103,7 @@ def show(found: FoundAttempts, as_json: bool) -> int:
                 sep="\n",
             )
     if as_json:
-        print(json.dumps({"jobs": plain}, indent=1, allow_nan=False))
+        print_json("diagnose", {"jobs": plain})
     elif shown > PAGES:
         print(f"{shown - PAGES} more tasks: hpcncf diagnose {found[-1][1].slurm_job_id}")
     return 0 if shown else 3
@@ -154,7 +153,7 @@ def _is_of(name: str, job: str) -> bool:
 def show_probed(folders: list[Path], as_json: bool) -> int:
     """Print the page of each folder of the probe; returns exit code 3 if none has files, else 0."""
     from hpcncf.cli.job_page import lines_of_probe
-    from hpcncf.cli.output import format_path
+    from hpcncf.cli.output import format_path, print_json
     from hpcncf.collect.unfinished import records_of_probe
 
     plain: list[dict[str, Any]] = []
@@ -170,7 +169,7 @@ def show_probed(folders: list[Path], as_json: bool) -> int:
         else:
             print(f"{format_path(folder)}: no process of Python has left a file for the probe yet")
     if as_json:
-        print(json.dumps({"jobs": plain}, indent=1, allow_nan=False))
+        print_json("diagnose", {"jobs": plain})
     return 0 if any(each["ranks"] for each in plain) else 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -87,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     notes = sum(each.level == "note" for each in found)
     count = len(found) - notes
     if args.json:
+        from hpcncf.cli.output import print_json
+
         rows = [
             {"file": str(source.path), "level": each.level} | asdict(each)
             for source in sources
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         for row in rows:
             del row["is_note"]  # said by the level
-        print(json.dumps(rows, indent=1))
+        print_json("lint", {"findings": rows, "not_read": unread})
     elif args.fix:
         _print_diffs(sources)
     else:

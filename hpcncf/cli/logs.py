@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         named = [str(file) for file in files]
         plain = {"run": found.id, "attempt": attempt, "rank": args.rank, "files": named}
-        print_json(plain)
+        print_json("logs", plain)
         return 0
     printed = _print(files, _goes_on(paths, found) if args.follow else lambda: False)
     if not printed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import shutil
 import sys
 import textwrap
@@ -27,6 +28,8 @@ ID: Final = 8
 LONGEST_VALUE: Final = 120
 # Of more settings that vary, only those are shown that differ from most runs.
 MAX_VARYING: Final = 5
+# By verb; 1 if it is not here. It rises if a key goes or changes its meaning, not if one is added.
+VERSIONS: Final[Mapping[str, int]] = {}
 
 
 def varies(run: Run, usual: Mapping[str, Any] | None = None) -> str:
@@ -86,8 +89,29 @@ def warn(*lines: str) -> None:
         print(f"hpcncf: {printable(line)}", file=sys.stderr)
 
 
-def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
+def print_json(verb: str, value: Mapping[str, Any]) -> None:
+    print(format_json(verb, value))
+
+
+def format_json(verb: str, value: Mapping[str, Any]) -> str:
+    """Format what a verb prints for programs, with the name and version of its schema.
+
+    `verb` is `error` for an error. Each has a JSON Schema in hpcncf/schemas/output.
+    """
+    named = {"schema": f"hpcncf.{verb}/{VERSIONS.get(verb, 1)}", **value}
+    try:
+        return json.dumps(named, indent=1, allow_nan=False)
+    except ValueError:  # JSON has no word for what a program that diverged reports as its loss
+        return json.dumps(_finite(named), indent=1)
+
+
+def _finite(value: Any) -> Any:
+    """Replace numbers that JSON cannot hold by None, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def width() -> int:

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
         show(args, job, site, plan, paths)
     elif args.json:
-        print_json(_plain(job, site, plan, paths))
+        print_json("plan", _plain(job, site, plan, paths))
     else:
         _show(job, site, plan, paths)
     return 0

@@ -188,8 +188,7 @@ def write_json(
 
     A failure is only reported: it cannot change how the command ended.
     """
-    import json
-
+    from hpcncf.cli.output import format_json
     from hpcncf.files import write_text
 
     plain = {
@@ -202,7 +201,7 @@ def write_json(
         plain["auto"] = auto.plain(choice)
     is_new = not path.parent.exists()
     try:
-        write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+        write_text(path, format_json("run", plain) + "\n")
         if is_new:
             print(f"hpcncf: {path.parent}: new folder, made for {path.name}", file=sys.stderr)
     except OSError as error:

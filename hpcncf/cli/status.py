@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.slurm.query import job_states
 
     if args.json:
-        print_json({"jobs": [_plain(folder) for folder in folders]})
+        print_json("status", {"jobs": [_plain(folder) for folder in folders]})
         return 0
     if not folders:
         print("no results in ./results: `hpcncf submit JOB.yaml` makes some")

@@ -166,7 +166,7 @@ def report_submission(
         code = wait(paths, waited_for, quiet=args.json)
         incomplete = code or incomplete
     if args.json:
-        print_json(_plain(paths, launched, cluster, args.wait, command))
+        print_json(args.verb, _plain(paths, launched, cluster, args.wait, command))
     return incomplete
 
 

@@ -192,7 +192,7 @@ def _wait(args: argparse.Namespace, now: Now) -> None:
 
 def _later(args: argparse.Namespace, now: Now) -> int:
     if args.json:
-        print_json(_plain(now))
+        print_json("tune", _plain(now))
         return 3
     again = shlex.join(["hpcncf", *args.words])
     there = format_path(now.tuning.paths.folder)
@@ -211,7 +211,7 @@ def _end(args: argparse.Namespace, now: Now) -> int:
         with writing(now.tuning.paths.folder):
             write_text(now.tuning.paths.best, found.job_yaml)
     if args.json:
-        print_json(_plain(now, found))
+        print_json("tune", _plain(now, found))
     else:
         there = format_path(now.tuning.paths.folder)
         lines = _lines(now, found, args.job) if found else _lines_of_none(now)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import getpass
-import json
 from collections.abc import Callable
 
-from hpcncf.cli.output import filled, width
+from hpcncf.cli.output import filled, print_json, width
 from hpcncf.explain.conclude import sbatch_options
 from hpcncf.explain.words import format_core_hours, format_memory, format_share
 from hpcncf.explain.workloads import Workload, Workloads
@@ -14,7 +13,6 @@ from hpcncf.slurm.past_jobs import EVERYBODY, PastJobsQuery
 from hpcncf.table import NONE, Table
 from hpcncf.text import pluralize
 
-SCHEMA_VERSION = 1
 ROWS = 20
 REASONS = 5
 LONGEST_NAME = 28
@@ -24,7 +22,6 @@ def show(query: PastJobsQuery, found: Workloads, as_json: bool) -> None:
     workloads = found.most_wasteful_first()
     if as_json:
         plain = {
-            "schema_version": SCHEMA_VERSION,
             "since": query.since.isoformat(timespec="seconds"),
             "jobs_running": found.running,
             "jobs_of_failed_nodes": found.node_failed,
@@ -32,7 +29,7 @@ def show(query: PastJobsQuery, found: Workloads, as_json: bool) -> None:
             "core_hours_idle": found.core_hours_idle,
             "workloads": [each.plain() for each in workloads],
         }
-        print(json.dumps(plain, indent=1, allow_nan=False))
+        print_json("explain", plain)
         return
     whose = _whose(query)
     if not workloads:

@@ -598,7 +598,8 @@ def test_retry_leaves_out_what_was_cancelled_on_purpose(
 
 def test_an_error_under_json_is_json(said: Said) -> None:
     code, out, err = said("status", "nowhere", "--json")
-    assert json.loads(out) == {"error": err.removeprefix("hpcncf: ").strip(), "exit_code": code}
+    error = err.removeprefix("hpcncf: ").strip()
+    assert json.loads(out) == {"schema": "hpcncf.error/1", "error": error, "exit_code": code}
     assert code == 2
 
 

@@ -54,6 +54,8 @@ def test_the_wheel_holds_every_module_and_what_else_is_used_and_nothing_more(
         "hpcncf/py.typed",
         "hpcncf/schemas/job.json",
         "hpcncf/schemas/site.json",
+        "hpcncf/SKILL.md",
+        *(f"hpcncf/schemas/output/{verb}.json" for verb in ("error", "run", "lint", "retry")),
         "hpcncf/slurm_templates/cpu.yaml",
         "hpcncf_analysis/report/templates/report.html.j2",
         f"{shared}/man/man1/hpcncf-run.1",

@@ -22,7 +22,7 @@ def test_each_way_to_load_is_timed_once(
 ) -> None:
     command = ["data", "bench", str(job_file(GRID)), "--seconds", "0.05"]
     assert main([*command, "--json"]) == 0
-    seen = json.loads(capsys.readouterr().out)
+    seen = json.loads(capsys.readouterr().out)["loaders"]
     assert [each["loader"] for each in seen] == ["per_sample", "vectorized"]
     for each in seen:
         assert each["positives"] == 100

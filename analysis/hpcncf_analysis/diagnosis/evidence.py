@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from hpcncf.collect.node_means import IDLE_MIB_S
 from hpcncf.records.schema import ProgramProfile
@@ -46,6 +47,28 @@ Cause = Literal[
 ]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
+RemedyCode = Literal[
+    "rowwise",
+    "threads",
+    "workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "fused",
+    "foreach",
+    "omp",
+    "BatchLoader",
+    "NegativeSampler",
+    "settings",
+    "edit_line",
+    "other",
+]
+"""Names of `--with`; classes of hpcncf.remedies; `settings` of a job file; `edit_line`: the first
+of the places."""
+IN_PROGRAM: Final = ("BatchLoader", "NegativeSampler")
+# A sentence that advises a remedy of `--with`, or a call that does the same.
+WITH: Final = re.compile(r"(?:hpcncf run |\()--with ([a-z_]+(?:=\w+)?)|hpcncf\.remedies\.rowwise\b")
+
 DiagnosisVerdict = Literal["cause", "healthy", "unknown"]
 
 
@@ -77,6 +100,20 @@ class Finding:
     """None where the record gives no ground for a figure."""
     places: tuple[CodeLocation, ...] = ()
     """The user's own lines, the first one being the one to change."""
+
+    @property
+    def with_remedies(self) -> tuple[str, ...]:
+        """Remedies as `hpcncf run --with` takes them, the first one advised first."""
+        words = [each.group(1) or "rowwise" for each in WITH.finditer(self.remedy)]
+        return tuple(dict.fromkeys(words))
+
+    @property
+    def remedy_codes(self) -> tuple[RemedyCode, ...]:
+        """Ways to apply the remedy, the one that changes least first."""
+        names = [each.partition("=")[0] for each in self.with_remedies]
+        names += [name for name in IN_PROGRAM if f"hpcncf.remedies.{name}" in self.remedy]
+        names += ["settings"] * bool(self.changes) + ["edit_line"] * bool(self.places)
+        return cast("tuple[RemedyCode, ...]", tuple(names) or ("other",))
 
     @property
     def placed_evidence(self) -> tuple[str, ...]:

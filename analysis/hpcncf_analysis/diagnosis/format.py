@@ -99,6 +99,8 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
     return {
         **vars(finding),
         "evidence": [each.replace(THIN, " ") for each in finding.evidence],
+        "remedy_codes": list(finding.remedy_codes),
+        "with": list(finding.with_remedies),
         "changes": dict(finding.changes),
         "gain": vars(finding.gain) if finding.gain else None,
         "places": [vars(each) for each in finding.places],
