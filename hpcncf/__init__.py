@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> "Any":
-    """Imported when it is first used: commands start without it."""
+    """Import a public name when it is first used, so that commands start without it."""
     if name in ("submit", "Future", "RunFailed"):
         import importlib
 

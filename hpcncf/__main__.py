@@ -1,11 +1,14 @@
-"""`hpcncf`, and `python -m hpcncf`."""
+"""Entry point of `hpcncf` and of `python -m hpcncf`."""
 
 import os
 import sys
 
 
 def prefer_own_packages() -> None:
-    """PYTHONPATH is for the user's program: it may hold numpy for another version of Python."""
+    """Move the folders of PYTHONPATH to the end of `sys.path`.
+
+    PYTHONPATH is for the user's program: it may hold numpy for another version of Python.
+    """
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     try:
         theirs = {os.path.abspath(each) for each in given}  # noqa: PTH100, as `site` writes them
@@ -15,7 +18,10 @@ def prefer_own_packages() -> None:
 
 
 def main() -> int:
-    """Ctrl-C ends a command without a traceback, among its imports, too; its shell sees that."""
+    """Run the command line; Ctrl-C ends it without a traceback, even during its imports.
+
+    The process then ends by SIGINT, so that a shell sees it.
+    """
     prefer_own_packages()
     try:
         from hpcncf.cli import main as run_command

@@ -22,12 +22,12 @@ class UsageError(HpcncfError):
 
 
 def printable(text: str) -> str:
-    """Text of a record or a program that cannot move the cursor or colour the terminal."""
+    """Replace control characters, which could move the cursor or colour the terminal."""
     return UNPRINTABLE.sub("?", text)
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """` Did you mean 'x'?` if a known word is close, else an empty string."""
+    """Suggest the closest known word, as ` Did you mean 'x'?`; empty if none is close."""
     import difflib
 
     close = difflib.get_close_matches(word, known, n=1)
@@ -35,7 +35,7 @@ def did_you_mean(word: str, known: list[str]) -> str:
 
 
 def abbreviate(value: object) -> str:
-    """`repr`, cut to 200 characters."""
+    """Return the `repr` of a value, cut to 200 characters."""
     import reprlib
 
     short = reprlib.Repr()
@@ -46,18 +46,18 @@ def abbreviate(value: object) -> str:
 
 
 def signal_name(number: int) -> str:
-    """`9 (SIGKILL)`; real-time signals have no name."""
+    """Name a signal, as in `9 (SIGKILL)`; real-time signals are only numbered."""
     known = {each.value: each.name for each in signal.Signals}
     return f"{number} ({known[number]})" if number in known else str(number)
 
 
 def name_exit(code: int) -> tuple[str, str]:
-    """How a process ended: (`exit code`, `3`), or (`signal`, `9 (SIGKILL)`) for -9."""
+    """Tell how a process ended: (`exit code`, `3`), or (`signal`, `9 (SIGKILL)`) for -9."""
     return ("exit code", str(code)) if code >= 0 else ("signal", signal_name(-code))
 
 
 def describe_exit(rank: int, code: int) -> str:
-    """`rank 1 was killed by signal 9 (SIGKILL)`, `rank 0 exited with code 3`."""
+    """Describe how a rank ended, as in `rank 1 was killed by signal 9 (SIGKILL)`."""
     if code >= 0:
         return f"rank {rank} exited with code {code}"
     return f"rank {rank} was killed by signal {signal_name(-code)}"

@@ -67,7 +67,7 @@ class AttemptPaths(_Folder):
         return self.folder / f"rank-{rank}.json"
 
     def first(self, outcome: Literal["failed", "stopped"]) -> Path:
-        """A link to the record of the first rank that ended so for a reason of its own.
+        """Link to the record of the first rank that failed or stopped for a reason of its own.
 
         The other ranks read it in place of all records.
         """

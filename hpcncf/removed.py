@@ -31,19 +31,19 @@ OPTION_VALUES: Final = {
 
 
 def describe_removed_cluster(name: str) -> str | None:
-    """The sentence for a cluster of `hpcncf.submit` that is gone; None if it is not one."""
+    """Describe the replacement of a removed cluster of `hpcncf.submit`; None for any other."""
     if name != "debug":
         return None
     return f'cluster="debug" is gone since {SINCE}: call the function itself, or use "local"'
 
 
 def describe_removed_verb(verb: str) -> str:
-    """The sentence for a command that is gone."""
+    """Describe the replacement of a command that earlier versions had."""
     return f"hpcncf {verb} is gone since {SINCE}: {VERBS[verb]}."
 
 
 def find_removed_option(words: Sequence[str]) -> str | None:
-    """The sentence for the first option among a command's words that is gone; None if all stay."""
+    """Describe the replacement of a command line's first removed option; None without any."""
     verb = words[0] if words else ""
     before = words[: words.index("--")] if "--" in words else words
     for at, word in enumerate(before):
@@ -102,26 +102,26 @@ VALUES: Final = {
 
 
 def describe_removed_setting(dotted: str) -> str | None:
-    """The sentence for a setting of a job file that is gone; None if it is not one."""
+    """Describe the replacement of a job file's removed setting; None for any other setting."""
     if dotted not in SETTINGS:
         return None
     return f"{dotted} is gone since {SINCE}: {SETTINGS[dotted].instead}"
 
 
 def describe_removed_site_setting(name: str) -> str | None:
-    """The sentence for a setting of a site file that is gone; None if it is not one."""
+    """Describe the replacement of a site file's removed setting; None for any other setting."""
     found = SITE_SETTINGS.get(name)
     return found and f"{name} is gone since {SINCE}: {found}"
 
 
 def describe_removed_value(dotted: str, value: Any) -> str | None:
-    """The sentence for a setting's value that is gone; None if it is not one."""
+    """Describe the replacement of a setting's removed value; None for any other value."""
     found = VALUES.get((dotted, value)) if isinstance(value, str) else None
     return found and f"{dotted}: {value} is gone since {SINCE}: {found[1]}"
 
 
 def drop_removed_defaults(plain: dict[str, Any]) -> None:
-    """Drop settings that are gone and have the value they had by default, in place."""
+    """Delete removed settings that have their former default values, in place."""
     for dotted, setting in SETTINGS.items():
         section, name = dotted.split(".")
         settings = plain.get(section)
@@ -130,7 +130,7 @@ def drop_removed_defaults(plain: dict[str, Any]) -> None:
 
 
 def drop_removed_settings(plain: dict[str, Any]) -> dict[str, Any]:
-    """Drop what is gone from the sections of an earlier plan, in place.
+    """Delete removed settings from the sections of an older version's plan, in place.
 
     Returns dotted setting -> value of those that had another value than their default.
     """

@@ -19,7 +19,7 @@ MIN_WIDEST_WIDTH: Final = 20
 
 @dataclass(frozen=True)
 class Table:
-    """A heading for each column, then rows as wide; the first column is text.
+    """A table with a heading for each column and rows of the same width; the first column is text.
 
     Headings `group: name` of neighbours belong together.
     """
@@ -39,7 +39,7 @@ class Table:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """Each group's heading and how many columns it spans; a column of none is its own."""
+        """Heading and number of columns of each group; an ungrouped column is one by itself."""
         parts = [column.rpartition(": ") for column in self.columns]
         runs = groupby(parts, key=lambda part: part[0] or part[2])
         members = [list(run) for _, run in runs]
@@ -47,17 +47,17 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The headings without their groups."""
+        """Headings of the columns, without those of their groups."""
         return [column.rpartition(": ")[2] for column in self.columns]
 
     @property
     def wraps(self) -> bool:
-        """Whether its last column is prose."""
+        """Whether the last column is prose, whose lines may wrap."""
         return self.columns[-1] in self.texts
 
     @property
     def without_empty_columns(self) -> Table:
-        """The same without columns that say nothing of any row."""
+        """Copy of the table without columns that are empty in every row."""
         kept = [
             at
             for at in range(len(self.columns))
@@ -71,14 +71,14 @@ class Table:
         )
 
     def layout(self, width: int) -> str:
-        """Lines for a terminal: the widest column and the last wrap where it is too narrow."""
+        """Format the table for a terminal; in a narrow one, the last and widest columns wrap."""
         rows = [[printable(cell) for cell in row] for row in self.rows]
         natural = [max(map(len, column)) for column in zip(self.columns, *rows, strict=True)]
         widths = _fitted(natural, width - 2 * (len(self.columns) - 1))
         return "\n".join(line for row in [self.columns, *rows] for line in _wrapped(widths, row))
 
     def markdown(self) -> str:
-        """A table of GitHub's Markdown, with a note if it has more rows than are shown."""
+        """Format the table as GitHub's Markdown, with a note if rows are left out."""
         marks = [
             "---" if at == 0 or name in self.texts else "---:"
             for at, name in enumerate(self.columns)
@@ -94,7 +94,7 @@ class Table:
 
 
 def _fitted(natural: Sequence[int], room: int) -> list[int]:
-    """The widths, those of the last column and the widest other one cut to the room there is."""
+    """Fit column widths into `room`, by narrowing the last column and the widest other one."""
     *others, last = natural
     if not others:
         return [min(last, room)]
@@ -117,5 +117,5 @@ def _wrapped(widths: Sequence[int], row: Sequence[str]) -> list[str]:
 
 
 def escape_markdown(text: str) -> str:
-    """The text without lines, pipes, tags or marks of Markdown of its own."""
+    """Escape characters that have a meaning in Markdown, and join lines."""
     return re.sub(r"([\\|<>*_`\[\]])", r"\\\1", text).replace("\n", " ")

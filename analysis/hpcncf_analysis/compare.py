@@ -496,7 +496,7 @@ def _repeat_notes(found: Comparison) -> Iterator[str]:
 
 
 def verdicts(found: Comparison, threshold: float) -> list[str]:
-    """Lines with each failure and each open question at this threshold, or that it is held."""
+    """Lines with each failure and open question at this threshold, or that the threshold is met."""
     failed = [f"FAILED: {text}" for text in found.failures(threshold)]
     asked = [
         f"OPEN: {label} looks slower by more than {threshold:.0%}, and the repeats are too few to "

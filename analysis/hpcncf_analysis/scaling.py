@@ -90,8 +90,7 @@ def comparison_doubts(shown: Sequence[Configuration]) -> list[str]:
 
 @dataclass(frozen=True)
 class SizeSeries:
-    """Sizes of one series, ascending: more ranks of as many cores, or more cores for as many
-    ranks."""
+    """Sizes of one series in ascending order: more ranks of equal cores, or more cores per rank."""
 
     series: str
     grows: Grows

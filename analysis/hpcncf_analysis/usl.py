@@ -93,8 +93,11 @@ def peak_size(sigma: float, kappa: float) -> float:
 
 @dataclass(frozen=True)
 class Law:
-    """X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)), fitted to median speeds. Sizes are
-    cores or ranks, speeds instances per second."""
+    """Universal scalability law, fitted to the median speed at each measured size.
+
+    X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)). Sizes are cores or ranks, speeds are in
+    instances per second.
+    """
 
     rate_of_one: float
     """lambda: the speed of size 1."""
@@ -133,9 +136,7 @@ class Law:
     def interval(self, size: float) -> tuple[float, float] | None:
         """95 % interval of the median speed at a size; None if no size was repeated.
 
-        A single run may lie outside.
-
-        None where no size was repeated. Raises OutOfReach as `rate`.
+        The speed of a single run may lie outside it. Raises OutOfReach as `rate` does.
         """
         return _central_interval(
             self.rate(size),

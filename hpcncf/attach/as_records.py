@@ -21,7 +21,7 @@ def records(
     allocated: Mapping[str, float] | None = None,
     programs: Mapping[str, list[ProgramProfile]] | None = None,
 ) -> tuple[list[RankRecord], list[NodeRecord]]:
-    """Build for each node one rank's record, of all its watched processes, and the node's.
+    """For each node, build a rank's record of all watched processes, and the node's record.
 
     `allocated`: node -> cores of the job there. `programs`: node -> what was seen inside.
     """

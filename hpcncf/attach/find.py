@@ -22,7 +22,7 @@ class CannotWatch(Exception):
 
 
 def job_processes(job: str) -> list[int]:
-    """Return the processes of a Slurm job on this node, without Slurm's own and this one's step.
+    """Return a Slurm job's processes on this node, except Slurm's own and those of this step.
 
     They are those of the job's cgroup; without one, those whose environment names the job.
     """
@@ -69,7 +69,7 @@ def all_processes() -> Iterator[int]:
 
 
 def roots(pids: Iterable[int]) -> list[int]:
-    """Return those of the processes whose parent is none of them."""
+    """Return those of the processes whose parents are not among them."""
     known = set(pids)
     found = []
     for pid in sorted(known):

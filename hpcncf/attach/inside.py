@@ -71,7 +71,7 @@ def _hpcncf(folder, until):
 
 
 class ProbeInside:
-    """The probe in one process, for some seconds."""
+    """The probe, loaded into one running process for some seconds."""
 
     def __init__(self, pid: int, seconds: float) -> None:
         """Ask the process to load the probe.

@@ -45,7 +45,7 @@ def pack(raw: dict[str, Any], node: str) -> str:
 
 
 def unpack(text: str) -> dict[str, dict[str, Any]]:
-    """Return node -> figures, from lines of several nodes in any order; incomplete ones are left.
+    """Map nodes to figures, from lines of several nodes in any order; incomplete ones are omitted.
 
     Other lines, as of a site's prolog, are skipped.
     """

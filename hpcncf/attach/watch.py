@@ -48,7 +48,7 @@ FEW_LOOKS: Final = 2
 
 @dataclass
 class ThreadTimes:
-    """Seconds of one thread on a CPU and ready for one, between its first look and its last."""
+    """CPU time of one thread, and its time ready without a core, while it was watched."""
 
     first_s: float
     last_s: float
@@ -63,7 +63,7 @@ class ThreadTimes:
 
     @property
     def ready_s(self) -> float | None:
-        """None where the kernel does not count it."""
+        """Seconds in which the thread was ready but had no core; None if they are not counted."""
         if self.ready_to_s is None or self.ready_from_s is None:
             return None
         return self.ready_to_s - self.ready_from_s
@@ -71,7 +71,7 @@ class ThreadTimes:
 
 @dataclass
 class ProcessSeen:
-    """What was seen of one process."""
+    """What a watch has observed of one process."""
 
     parent: int
     command: list[str]

@@ -55,7 +55,7 @@ SLURM_PLUGINS: Final = (
 
 @dataclass(frozen=True)
 class OptionTable:
-    """What a command's options are called, in full."""
+    """The options of one command: full names, short letters, and which of them take a value."""
 
     shorts: dict[str, str]
     """Letter -> name."""

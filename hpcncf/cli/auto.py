@@ -143,7 +143,7 @@ def describe(choice: AutoChoice) -> list[str]:
 
 
 def plain(choice: AutoChoice) -> dict[str, Any]:
-    """The choice for `--json`."""
+    """Convert the choice of `--auto` to plain data for `--json`."""
     return {
         "with": str(choice.remedies),
         "reason": choice.reason,

@@ -41,7 +41,7 @@ def parse_seconds(text: str) -> float:
 
 
 def watcher(after_s: float | None, is_wanted: bool, env: Mapping[str, str]) -> Begun | None:
-    """Return what `record` calls as the command begins; None if there is to be no verdict.
+    """Return a function for `record` to call when the command begins; None if no verdict is wanted.
 
     `after_s` is what the user asked for. Without, only batch jobs get one: a log that nobody reads
     meanwhile, whose job may run for days.

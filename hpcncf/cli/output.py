@@ -136,7 +136,7 @@ def table_layout(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def counts(states: Sequence[RunState]) -> str:
-    """Count runs by state: `18 runs: 3 completed, 1 running`, retired runs apart."""
+    """Count runs by state, retired runs separately: `18 runs: 3 completed, 1 running`."""
     active = [state.state for state in states if not state.run.retired]
     tally = {state: active.count(state) for state in dict.fromkeys(active)}
     parts = [f"{number} {state.replace('_', ' ')}" for state, number in tally.items()]

@@ -151,8 +151,11 @@ def _elsewhere(words: list[str]) -> Path:
 
 
 def summarize(recorded: RecordedCommand) -> Summary:
-    """Build the summary from the records of all ranks; a lone rank's that the probe left alone
-    are views, which load no schema."""
+    """Build the summary of a command from the records of all its ranks and nodes.
+
+    The record of a lone rank that the probe did not observe is read as a view, which loads no
+    schema.
+    """
     from hpcncf_analysis.diagnosis import summary
 
     rank, node = recorded.plain_rank, recorded.plain_node

@@ -29,7 +29,7 @@ NUMBER: Final = re.compile(r"\d[\d,]*")
 
 @dataclass(frozen=True)
 class Marks:
-    """What a bar is drawn with."""
+    """The characters with which a bar is drawn."""
 
     ours: str
     others: str

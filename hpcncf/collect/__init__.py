@@ -1,1 +1,1 @@
-"""Records to tables."""
+"""Collect the records of a results folder into tables."""

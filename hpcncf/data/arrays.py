@@ -72,7 +72,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Interactions:
-    """All rows of a source."""
+    """All interactions that were read from a source, with their times if it has any."""
 
     rows: Rows
     times: NDArray[Any] | None
@@ -113,11 +113,10 @@ _TYPICAL_LOAD: Final = 24  # few buckets with this many items overflow
 
 
 def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint16]]:
-    """Build the bounds [users + 1] of the users' buckets, and the buckets [n, SLOTS].
+    """Build hash tables that tell quickly whether a user has a training row with an item.
 
-    Every user has at least one bucket.
-
-    User u's positives are positives[indptr[u]:indptr[u + 1]], each once.
+    User u's positives are positives[indptr[u]:indptr[u + 1]], each once. Returns the bounds
+    [users + 1] of the users' buckets, at least one each, and the buckets [n, SLOTS].
     """
     held = np.diff(indptr)
     owners = np.repeat(np.arange(len(held)), held)
@@ -131,7 +130,7 @@ def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np
 
 
 def bucket_of(items: Int32s | Int64s, counts: Int64s) -> Int64s:
-    """Index of the bucket of each item, from 0 to `counts` - 1."""
+    """Hash each item to one of its user's `counts` buckets of positives, numbered from 0."""
     spread = items.astype(np.uint32) * _GOLDEN  # modulo 2^32
     return (spread.astype(np.uint64) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Phrases without a label, and the habits of those who print the figures.
+"""Read phrases without a label, and allow for the habits of the tools that print figures.
 
 A dialect decides where labels disagree, and adds what is known of how its figures are counted.
 """

@@ -1,4 +1,4 @@
-"""What was seen of each job while a text is read."""
+"""Collect the values that a text gives for each job, while it is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Draft:
-    """What was seen of one job so far; of two values of a field the heavier, then the first."""
+    """Values read so far about one job; of two for one field the heavier wins, then the first."""
 
     id: str = ""
     at: int = 0

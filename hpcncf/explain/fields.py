@@ -14,7 +14,7 @@ from typing import Any, Final
 
 @dataclass
 class JobFields:
-    """What a text says of one job; None where it says nothing. All of the job: every node, rank."""
+    """Figures that a text gives for a whole job, over all nodes and ranks; None if missing."""
 
     source: str = "text"
     """Who wrote it: `seff`, `sacct`, `LSF`, `PBS`, ..., or `text`."""

@@ -56,7 +56,7 @@ class PastJob:
 
 @dataclass(frozen=True)
 class JobShape:
-    """What each part of a job had."""
+    """Resources of each part of a job."""
 
     nodes: int | None
     cores: int | None

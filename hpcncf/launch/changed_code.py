@@ -1,4 +1,4 @@
-"""Make a run whose code was edited since it ran another run."""
+"""Give a run a new id if its code was edited since it ran, so that it runs again."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def wrap_script(script: bytes, copy: Path, options: Sequence[str], results: Path
 
 @dataclass(frozen=True)
 class Prepared:
-    """What sbatch gets."""
+    """The command line and standard input for sbatch, and the folder of the script's copy."""
 
     words: list[str]
     stdin: bytes | None

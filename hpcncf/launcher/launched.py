@@ -23,7 +23,7 @@ def add_launched(
     env: Mapping[str, str],
     here: str | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Add them to a command's figures; return these, and what was used on each node.
+    """Add processes that a launcher started to a command's figures; also return each node's use.
 
     `env`: the command's environment; `here`: its node, by default this one. Without any such
     process the figures stay as they are.

@@ -31,7 +31,7 @@ LONGEST: Final = 512
 
 @dataclass(frozen=True)
 class Meeting:
-    """What every rank knows of it before they met."""
+    """What every rank knows about the ranks' meeting place before they have met."""
 
     host: str
     ports: Sequence[int]

@@ -72,8 +72,11 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """That this rank is to stop; whether its work chooses the moment (`deferred`), must not be
-    disturbed (a checkpoint being written), or is cut off `at_once`."""
+    """A request that this rank stop, and how its current work is to be treated.
+
+    The work chooses the moment (`deferred`), must not be disturbed (a checkpoint being written), or
+    is cut off `at_once`.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -116,8 +119,10 @@ class PendingSignal:
 
 
 class FirstSignal:
-    """The first SIGTERM or SIGUSR2 that a task of several runs got, a held one included; each is
-    passed on."""
+    """Keeps the first SIGTERM or SIGUSR2 sent to a task of several runs, and passes on each.
+
+    A signal that was held back counts, too.
+    """
 
     def __init__(self, pass_on: Callable[[int], None]) -> None:
         self.signum: int | None = None

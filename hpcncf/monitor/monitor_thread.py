@@ -69,7 +69,7 @@ class Measured:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Measured:
-        """Build it from the same as plain data."""
+        """Build the measurements from the plain data of `stop_plain`."""
         from hpcncf.records import schema
 
         parts = {
@@ -205,7 +205,7 @@ def _share(seconds: float, of_s: float) -> float:
 
 
 class Highest:
-    """Highest sampled values."""
+    """Highest values that were sampled from the process tree."""
 
     def __init__(self) -> None:
         self.peak = Peak()
@@ -361,7 +361,7 @@ class Monitor:
         return NodeRecord(**self.plain_node_record())
 
     def plain_node_record(self) -> dict[str, Any]:
-        """Build the same as plain data."""
+        """Build the record of the node's series so far, as plain data."""
         windows, node = self._windows.all(), self._node
         return plain_node_record(
             windows,

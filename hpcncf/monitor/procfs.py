@@ -1,4 +1,4 @@
-"""Read `/proc`."""
+"""Read figures of processes and threads from `/proc`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ def runqueue_s(pid: int, thread: int) -> float | None:
 
 
 def scheduled_s(pid: int, thread: int) -> tuple[float, float] | None:
-    """Return the seconds that a thread was on a CPU, and ready without one; None as above."""
+    """Return the seconds that a thread was on a CPU, and those that it was ready without one.
+
+    None when it is gone, and where the kernel keeps no account.
+    """
     words = read_file(f"/proc/{pid}/task/{thread}/schedstat").split()
     if len(words) != 3 or not int(words[2]):
         return None

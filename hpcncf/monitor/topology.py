@@ -57,12 +57,10 @@ def nodes(cpus: Iterable[int], root: Path = ROOT) -> list[int] | None:
 
 
 def spread(cpus: Sequence[int], number: int, root: Path = ROOT) -> list[int]:
-    """Choose `number` CPUs on as many cores as possible; CPUs of a core are adjacent.
+    """Choose `number` CPUs on as many cores as possible, or all CPUs if there are no more.
 
-    Cores of one NUMA node are adjacent, too.
-
-    Cut into slices, none shares a core with another that need not. All of them where there are no
-    more; a CPU whose siblings the kernel does not report is a core.
+    CPUs of one core are adjacent, and so are cores of one NUMA node: slices of the result share a
+    core only if they must. A CPU whose siblings the kernel does not report is a core of its own.
     """
     found = [core.cpus for core in cores(cpus, root)]
     turns = {cpu: turn for core in found for turn, cpu in enumerate(core)}

@@ -212,8 +212,9 @@ to hide the start of the operations."""
 
 
 class Resident:
-    """Loader `device`: one rank's rows on the device, where torch's own generator draws their order
-    and negatives. The host reads no value of them, so it never waits. Not yet measured on a GPU.
+    """Loader `device`: one rank's rows, whose order and negatives are drawn on the device itself.
+
+    The host reads none of their values, so it never waits. Not yet measured on a GPU.
 
     The instances differ from those of the other loaders, which draw on the host. They are the same
     for the same seed and device, in a resumed run, too.

@@ -39,7 +39,7 @@ class PartialEpoch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after its first `step` steps."""
+    """State of a run after its first `step` training steps, as a checkpoint stores it."""
 
     step: int
     model: dict[str, Any]

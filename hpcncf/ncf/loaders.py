@@ -43,7 +43,7 @@ Collate = Callable[[list[Any]], BatchRows]
 
 
 class PerSample(Dataset[BatchRows]):
-    """One positive at a time, its negatives one by one in Python: the usual naive data set."""
+    """Naive data set: one positive at a time, its negatives drawn one by one in Python."""
 
     def __init__(self, source: InstanceSource) -> None:
         self.source = source
@@ -60,7 +60,7 @@ class PerSample(Dataset[BatchRows]):
 
 
 class Batched(Dataset[BatchRows]):
-    """A batch at a time through `__getitems__`, with nothing left to collate."""
+    """Data set that makes a whole batch at once by `__getitems__`, with nothing left to collate."""
 
     def __init__(self, source: InstanceSource) -> None:
         self.source = source
@@ -74,7 +74,7 @@ class Batched(Dataset[BatchRows]):
 
 
 class KeySampler:
-    """The DataLoader's batch sampler: this rank's (epoch, row) of each step that has any."""
+    """Batch sampler for the DataLoader: this rank's (epoch, row) keys of each step that has any."""
 
     def __init__(self, schedule: Schedule, seed: int) -> None:
         self.schedule, self.seed = schedule, seed
@@ -89,7 +89,7 @@ class KeySampler:
 
 
 class DataLoaderFetcher:
-    """The rank's batches of an epoch's steps that have rows, in order."""
+    """Loads a rank's batches of an epoch through torch's DataLoader, for steps that have rows."""
 
     def __init__(self, source: InstanceSource, training: Training, schedule: Schedule) -> None:
         self._keys = KeySampler(schedule, training.seed)

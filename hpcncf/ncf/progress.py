@@ -28,8 +28,11 @@ class TrainingProgress:
 
 
 class ProgressReporter:
-    """Reports the progress of rank 0 about every two seconds: a step or an evaluation may take only
-    a millisecond. It also reports the beginning of a phase that took longer the last time."""
+    """Reports rank 0's progress about every two seconds.
+
+    A step or an evaluation may take only a millisecond. The beginning of a phase is reported as
+    well if that phase took longer the last time.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How ranks stay one model: messages, gradients of rows.
+"""Exchange gradients between ranks, as messages or by rows, so that all keep one model.
 
 With `sync: rows` each rank sends one message a step, read by all ranks over the process group. All
 sum the same messages in rank order, so replicas that were equal before a step are bitwise equal

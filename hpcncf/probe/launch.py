@@ -1,4 +1,4 @@
-"""Have a program observed: the environment that it gets."""
+"""Prepare the environment in which a program is observed by the probe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def observed(
     remedies: Remedies | None = None,
     trial: Path | None = None,
 ) -> dict[str, str]:
-    """The environment with the probe in it; what the processes see goes to `folder`.
+    """Return an environment that loads the probe into Python; it writes its files to `folder`.
 
     `remedies`: what the probe applies to the program. `trial`: the file for the speed of the
     program's steps; as soon as it is known, the program is ended.
@@ -75,7 +75,7 @@ def _export_too(exported: str | None, names: Sequence[str]) -> str | None:
 
 
 def unobservable(command: Sequence[str]) -> str | None:
-    """Why the probe cannot get into this command, if it is plain from its words."""
+    """Return why the probe cannot observe this command, if its words alone show it."""
     name = Path(command[0]).name
     if not name.startswith("python"):
         return None

@@ -1,4 +1,4 @@
-"""The local queue that runs on this machine now: a file in the user's cache."""
+"""The file in the user's cache that names the local queue running on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcncf.records.schema import Number, ProcessId, Record, read_optional
 
 
 class ActiveQueue(Record):
-    """The local queue that runs on this machine now, for others that wait."""
+    """The local queue that runs on this machine now, so that other queues wait for it."""
 
     kind: Literal["turn"] = "turn"
     results: str
@@ -21,12 +21,12 @@ class ActiveQueue(Record):
 
 
 def active_queue_file() -> Path:
-    """One per user and machine; the home folder may be shared by many machines."""
+    """Path of the active queue's file: one per user and machine, as machines may share a home."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "hpcncf" / f"queue-{os.uname().nodename}.json"
 
 
 def read_active_queue() -> ActiveQueue | None:
-    """The queue that runs on this machine now; None if there is none."""
+    """Return the queue that runs on this machine now; None if there is none."""
     found = read_optional(active_queue_file(), ActiveQueue)
     return found if found and is_same_process(found.pid, found.process_started) else None

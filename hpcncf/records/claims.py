@@ -80,7 +80,7 @@ def claim_attempt(
 
 
 def current_claim(paths: RunPaths) -> Claim | None:
-    """The claim of the process that works at the run now; None if the last attempt has ended."""
+    """Return the claim of the process that works at the run now; None if it has ended."""
     attempts = paths.attempts()
     if not attempts or attempts[-1].end.exists() or attempts[-1].rank(0).exists():
         return None
@@ -91,7 +91,7 @@ def current_claim(paths: RunPaths) -> Claim | None:
 def attempt_of_start(
     paths: RunPaths, slurm_job_id: str | None, restart: int | None
 ) -> AttemptPaths | None:
-    """The attempt that the first rank of this start of a Slurm job claimed."""
+    """Return the attempt that this start of a Slurm job has already claimed, or None."""
     attempts = paths.attempts()
     if slurm_job_id is None or not attempts:
         return None
@@ -111,13 +111,13 @@ def _last_claim(attempts: list[AttemptPaths]) -> Claim | None:
 
 
 def later_attempt(paths: RunPaths, attempt: AttemptPaths) -> int | None:
-    """The number of a later attempt, whose process presumed this one dead; None if none began."""
+    """Return the number of a later attempt, which took this one for dead; None if there is none."""
     last = paths.attempts()[-1:]
     return last[0].number if last and last[0].number > attempt.number else None
 
 
 def is_alive(claim: Claim, attempt: AttemptPaths) -> bool:
-    """Whether the process that claimed still lives; on another machine, whether it still writes."""
+    """Return whether the claiming process is alive; on another machine, whether it still writes."""
     if claim.node == os.uname().nodename:
         return is_same_process(claim.pid, claim.process_started)
     heartbeats = [attempt.progress, attempt.claim, *attempt.node_records()]
@@ -127,7 +127,7 @@ def is_alive(claim: Claim, attempt: AttemptPaths) -> bool:
 
 
 def server_time(folder: Path) -> float:
-    """Now, by the clock of the folder's file server; by ours if the folder is not writable."""
+    """Return the time by the clock of the folder's file server, or ours if it is not writable."""
     now = time.monotonic()  # ours may be set meanwhile
     return now + _server_ahead_s(folder, int(now / CLOCK_CHECK_S))
 
@@ -149,9 +149,9 @@ def _modified(path: Path) -> float | None:
 
 
 def process_start(pid: int) -> float:
-    """Seconds since boot, which no step of the clock changes; elsewhere than on Linux since 1970.
+    """Return when a process started, in seconds since boot; other than on Linux, since 1970.
 
-    Raises NoSuchProcess.
+    A change of the machine's clock does not move it. Raises NoSuchProcess.
     """
     with suppress(OSError):
         after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
@@ -162,7 +162,7 @@ def process_start(pid: int) -> float:
 
 
 def is_same_process(pid: int, started: float) -> bool:
-    """Whether process `pid` that started then is alive; a later process may have its number."""
+    """Return whether process `pid`, started at that time, is alive; process numbers are reused."""
     import psutil
 
     try:

@@ -27,7 +27,7 @@ DIFF: Final = (
 
 
 class Code(RecordPart):
-    """One body of code as a submission found it."""
+    """One body of code, hpcncf's own or a checkout, as a submission found it."""
 
     of: Literal["hpcncf", "folder"]
     """`hpcncf`: this program. `folder`: the checkout that the submitter was in."""
@@ -65,7 +65,7 @@ def _describe(of: Literal["hpcncf", "folder"], folder: Path, sha256: str | None)
 
 
 def changed(then: list[Code], checkouts: bool) -> list[str]:
-    """What of it is not as it was, in words; the checkouts only where a run uses them."""
+    """Describe code that differs from what was submitted, checkouts only if `checkouts` is true."""
     return [
         _difference(one)
         for one in then
@@ -105,7 +105,7 @@ def hash_tree(root: Path) -> str | None:
 
 
 def hash_sources(package: Path) -> str:
-    """One number for all Python files of a package: names and contents, not their dates."""
+    """Hash the names and contents of all Python files of a package, but not their dates."""
     digest = hashlib.sha256()
     for part in _contents(package, sorted(package.rglob("*.py"))):
         digest.update(part)

@@ -48,7 +48,7 @@ def append_command(paths: ResultPaths, run: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def writing(folder: Path, remedy: str = "") -> Iterator[None]:
-    """A full disk or a folder that is not ours is for the user to mend."""
+    """Turn an OSError in the block, such as a full disk, into an HpcncfError for the user."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def writing(folder: Path, remedy: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(paths: ResultPaths) -> Iterator[None]:
-    """One at a time changes a results folder: the next submission sees what this one took."""
+    """Hold the lock of a results folder, which one process at a time may change."""
     make_folder(paths.folder)
     lock = open_lock(paths.lock)
     try:

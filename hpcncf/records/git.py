@@ -37,13 +37,13 @@ STATUS: Final = ("status", "--porcelain", "--untracked-files=no", "--ignore-subm
 
 
 def git_text(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None when it fails, is missing or takes too long (a slow file system)."""
+    """Return what git prints; None if it fails, is missing or is too slow (a file server)."""
     text = git_bytes(folder, *arguments)
     return None if text is None else text.decode(errors="backslashreplace").strip()
 
 
 def git_bytes(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | None:
-    """The same as bytes; None, too, where there are more than `at_most`."""
+    """Return what git prints as bytes; None as for `git_text`, or if it exceeds `at_most` bytes."""
     command = ["git", *OPTIONS, "-C", str(folder), *arguments]
     environment = {key: value for key, value in os.environ.items() if key not in OF_OTHERS}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -70,7 +70,7 @@ def git_bytes(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes
 
 @dataclass(frozen=True)
 class Checkout:
-    """Of a git checkout; both None where there is none."""
+    """Commit of a git checkout, and whether it is modified; both None without a checkout."""
 
     commit: str | None = None
     dirty: bool | None = None
@@ -78,8 +78,10 @@ class Checkout:
 
 
 def checkout(folder: Path) -> Checkout:
-    """The checkout that `folder` is in. A folder that git ignores is in none: an environment
-    inside somebody else's checkout is not that code."""
+    """Describe the git checkout that contains `folder`.
+
+    A folder that git ignores is in none: an environment inside a checkout is not that code.
+    """
     try:
         around = [folder.absolute(), *folder.absolute().parents]
     except OSError:  # the current folder was removed

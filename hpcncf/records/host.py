@@ -35,10 +35,10 @@ VARIABLES: Final = (
 
 
 def describe_host(here: Path | str | None = None) -> dict[str, Any]:
-    """Versions by package, machine, code and variables, as plain data. Imports no torch.
+    """Describe this host as plain data: package versions, machine, code and environment variables.
 
     `commit` and `dirty` belong to the running code, `folder_commit` and `folder_dirty` to the
-    folder `here`, by default the current one; null without a git checkout.
+    folder `here`, by default the current one; null without a git checkout. Imports no torch.
     """
     code, folder = checkout(Path(__file__).parent), checkout(Path(here or Path.cwd()))
     return {
@@ -56,7 +56,7 @@ def describe_host(here: Path | str | None = None) -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str | None]:
-    """By package; None: not installed."""
+    """Map hpcncf and its dependencies to their installed versions, None for a missing one."""
     found = _installed()
     return {name: found.get(name) for name in PACKAGES}
 
@@ -66,7 +66,7 @@ def package_version(package: str) -> str | None:
 
 
 def _installed() -> dict[str, str]:
-    """Version by package, from the names of the folders that pip left beside the packages.
+    """Map installed packages to their versions, by the names of the folders that pip left.
 
     `importlib.metadata` takes 20 ms for the same.
     """
@@ -93,7 +93,7 @@ def _platform() -> str:
 
 
 def cpu_model(root: Path = Path("/")) -> str:
-    """The model name in /proc/cpuinfo: `model name` on x86, the closest field elsewhere."""
+    """Return the CPU's model name in /proc/cpuinfo; other than on x86, the closest field."""
     try:
         lines = (root / "proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:

@@ -83,7 +83,7 @@ def as_attributes(record: Mapping[str, Any], *parts: str) -> Any:
 
 
 def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
-    """The file's content.
+    """Return the content of a regular file.
 
     Raises RecordError if it is a pipe or a device or larger than `most_bytes`, and OSError if it
     cannot be read.

@@ -21,13 +21,13 @@ from hpcncf.records.schema import RecordError, read_regular
 
 
 class JobDumper(yaml.SafeDumper):
-    """Quotes exactly the text that our own loader would take for a number or a truth value."""
+    """Writes YAML, and quotes exactly the text that our loader would read as another type."""
 
     yaml_implicit_resolvers = YamlLoader.yaml_implicit_resolvers
 
 
 def read_plan(paths: ResultPaths) -> Plan:
-    """The results' plan. Raises UsageError where the folder has none, or a broken one."""
+    """Read the plan of a results folder. Raises UsageError if it has none, or a broken one."""
     try:
         return Plan.model_validate_json(read_regular(paths.plan).decode())
     except FileNotFoundError:
@@ -68,14 +68,14 @@ def record_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
 
 
 def has_snapshot(paths: ResultPaths, run: Run) -> bool:
-    """Whether the run's program was copied at its submission."""
+    """Return whether the run's program was copied at its submission."""
     if not isinstance(run.workload, Program):
         return False
     return Path(run.workload.folder).resolve().is_relative_to(paths.snapshots.resolve())
 
 
 def _with_snapshots(paths: ResultPaths, old: Plan, new: Plan) -> Plan:
-    """The new plan over the old one. Queued runs keep the code that they were submitted with."""
+    """Return the new plan with the old one's code copies, which queued runs keep."""
     copied = {run.id: run.workload for run in old.runs if has_snapshot(paths, run)}
     runs = [
         run.model_copy(update={"workload": copied[run.id]}) if run.id in copied else run
@@ -122,12 +122,15 @@ def add_command(paths: ResultPaths, run: Run) -> None:
 
 
 def write_plan(paths: ResultPaths, plan: Plan) -> None:
-    """To be called while `locked`."""
+    """Write plan.json; to be called while `locked`."""
     _write(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
 
 
 def _write(path: Path, text: str) -> None:
-    """With the sticky bit nobody may replace another's file; an equal one stays."""
+    """Write a file, unless it has this text already.
+
+    In a folder with the sticky bit nobody may replace another user's file.
+    """
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return

@@ -40,7 +40,7 @@ RankOutcome = Literal["completed", "failed", "stopped"]
 
 
 def _moment(text: str) -> str:
-    """With its zone, since times of several hosts are compared."""
+    """Check that a moment has its time zone, since times of several hosts are compared."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("expected a moment with its time zone, as 2026-01-31T12:00:00+00:00")
@@ -50,7 +50,7 @@ def _moment(text: str) -> str:
 
 
 def _shortened(text: Any) -> Any:
-    """Long text without its middle: of an error, the begin and the end count."""
+    """Cut the middle out of a long text: of an error, the beginning and the end matter."""
     if not isinstance(text, str) or len(text) <= LONGEST_TEXT:
         return text
     half = LONGEST_TEXT // 2
@@ -95,7 +95,7 @@ class RecordPart(BaseModel):
 
 
 class Record(RecordPart):
-    """Base of what a file of a results folder holds; `kind` says which."""
+    """Base of the records in a results folder, each a file; `kind` tells their kinds apart."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: str
@@ -389,7 +389,7 @@ class ProgramGraph(RecordPart):
 
 
 class ProgramMoment(RecordPart):
-    """How far a program was at a moment of its training."""
+    """How many steps a program had taken at one moment of its training, and at what cost."""
 
     elapsed_s: Number
     steps: Integer
@@ -842,7 +842,7 @@ def read_record(path: Path, kind: type[R]) -> R:
 
 
 def read_optional(path: Path, kind: type[R]) -> R | None:
-    """The record; None if it is missing or cannot be read."""
+    """Read one record; None if it is missing or cannot be read."""
     try:
         return read_record(path, kind)
     except RecordError:

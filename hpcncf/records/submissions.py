@@ -117,7 +117,10 @@ class Submission(Record):
         return self._job_of.get(run_id)
 
     def broke_off(self) -> bool:
-        """Whether runs that have no job by now get none of it, as far as can be seen from here."""
+        """Whether this submission ended early, so that its runs without a job will not get one.
+
+        Judged by what this machine can see.
+        """
         if self.error is not None:
             return True
         if self.sending or self.host != os.uname().nodename:
@@ -176,7 +179,7 @@ class Submitted:
         return found
 
     def last(self, run_id: str) -> Submission | None:
-        """The run's last submission that had a job for it, or else the last one.
+        """The run's last submission that had a job for it, or else the last one of all.
 
         An interrupted submission has no job yet, and Slurm may still hold the job of the one
         before.
@@ -184,7 +187,7 @@ class Submitted:
         return self._last.get(run_id)
 
     def holding(self, job_id: str | None) -> Submission | None:
-        """The submission that the Slurm job belongs to."""
+        """Return the submission to which a Slurm job belongs; None if it belongs to none."""
         held = (one for one in self.submissions if any(job.id == job_id for job in one.jobs))
         return next(held, None)
 
@@ -214,7 +217,7 @@ class Submitted:
 
 
 def user() -> str:
-    """The user's name in Slurm: looked up by number, whatever $LOGNAME says."""
+    """Return this user's name in Slurm, looked up by the user id and not by $LOGNAME."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -230,7 +233,7 @@ def begin(
     report: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Write the submission before it is made; returns its file."""
+    """Write the record of a submission before anything is sent; return the file."""
     submission = Submission(
         cluster=cluster,
         user=user(),
@@ -271,7 +274,7 @@ def _stamp(moment: str) -> str:
 
 
 def read_submissions(paths: ResultPaths) -> Submitted:
-    """Every readable submission and cancellation; the others are named in `problems`."""
+    """Read all submissions and cancellations; `problems` names those that cannot be read."""
     problems: list[str] = []
     submissions = list(_readable(files(paths), Submission, problems))
     return Submitted(
@@ -282,7 +285,7 @@ def read_submissions(paths: ResultPaths) -> Submitted:
 
 
 def files(paths: ResultPaths, cancelled: bool = False) -> list[Path]:
-    """Files of submissions, or of cancellations."""
+    """List the files of all submissions, or of all cancellations."""
     found = paths.submissions.glob("[!.]*.json")
     return sorted(path for path in found if path.name.endswith(CANCELLED) is cancelled)
 

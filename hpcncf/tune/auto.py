@@ -137,7 +137,7 @@ class OwnAllocation(Programs):
 def tune_here(
     command: Sequence[str], results: Path, seconds: float, stopped: Callable[[], bool]
 ) -> AutoChoice:
-    """Try the program for at most so many seconds; `results`: the folder for the trials.
+    """Try setups of a program for at most `seconds`; `results` is the folder of the trials.
 
     It ends early if `stopped` becomes true. Raises HpcncfError or OSError if there can be no trial.
     """

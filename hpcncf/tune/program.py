@@ -179,7 +179,7 @@ class Programs(Tuning):
         return Candidates(why, points, asks, tuple(setup.settings for setup in setups))
 
     def doubtful(self, known: Known, best: Figure) -> list[Figure]:
-        """The unchanged program, and a best beside neighbours, if each ran only once."""
+        """Return the unchanged program and a best that was disturbed, if each ran only once."""
         unchanged = Tried(self, known).figures.get(Setup(self.cores))
         once = [best] if known.is_disturbed(best) else []
         once += [unchanged] if unchanged and unchanged not in once else []
@@ -189,7 +189,7 @@ class Programs(Tuning):
         return simplest(known, best_first(known.figures.values(), self.objective))
 
     def rivals(self, known: Known, chosen: Figure) -> Candidates | None:
-        """The program as it is, if with fewer cores it may do as well as the chosen setup."""
+        """Propose the unchanged program on the chosen setup's cores, if it may do as well there."""
         unchanged = Tried(self, known).figures.get(Setup(self.cores))
         plain = Setup(chosen.point.cores)
         if plain in self.setups or not (unchanged and is_equal(chosen, unchanged, self.objective)):

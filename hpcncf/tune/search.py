@@ -45,7 +45,7 @@ LISTED: Final = 6
 
 @dataclass(frozen=True)
 class Step:
-    """What to do now."""
+    """The next step of a tuning: to send runs, to wait for them, or to end with a choice."""
 
     kind: Literal["send", "wait", "done"]
     why: str
@@ -74,7 +74,7 @@ class Candidates:
 
 
 class PointSource:
-    """Where points come from."""
+    """Source of the points that a tuning tries; its subclasses are a job file and a program."""
 
     def candidates(self, known: Known, /) -> Candidates | None:
         """Points that must be tried before any is chosen; None if there are no more."""
@@ -85,11 +85,11 @@ class PointSource:
         raise NotImplementedError
 
     def doubtful(self, _: Known, best: Figure, /) -> list[Figure]:  # noqa: ARG002
-        """Points to repeat once, whatever is near the best one."""
+        """Points to repeat once even if no other point is nearly as good as the best."""
         return []
 
     def rivals(self, _: Known, chosen: Figure, /) -> Candidates | None:  # noqa: ARG002
-        """Points to try because of what would be chosen; None if there are none."""
+        """Further points to try before the choice is final; None if there are none."""
         return None
 
 

@@ -45,7 +45,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Ask:
-    """One run: a point, cut after so many steps; None: whole, as the job file has it."""
+    """One run that a tuning asks for: a point, for `steps` steps, or whole if that is None."""
 
     point: Integer
     steps: Integer | None

@@ -36,7 +36,7 @@ class Round(RecordPart):
 
 
 class Saved(Record):
-    """A job, and the rounds of runs that were asked for."""
+    """What a tuning saves in its folder: the job, and the rounds of runs asked for so far."""
 
     kind: Literal["tuning"] = "tuning"
     job: dict[str, Any]
@@ -148,7 +148,7 @@ ATTEMPTS: Final = 3
 
 @dataclass(frozen=True)
 class Tuning(PointSource):
-    """What is fixed for all steps of a tuning. Its kinds are the sources of points."""
+    """One tuning of a job file or a program: what stays the same in all of its steps."""
 
     paths: ResultPaths
     grid: Grid

@@ -109,7 +109,7 @@ class RankRecorder:
         )
 
     def build_record(self, measured: Mapping[str, Any], **others: Any) -> RankRecord:
-        """Build the rank's record from the same."""
+        """Build the rank's record from the data of `plain_record`."""
         from hpcncf.records.schema import RankRecord
 
         return RankRecord(**self.plain_record(measured, **others))

@@ -247,7 +247,7 @@ def plan_command(
     place: Place = ALONE,
     remedies: Remedies | None = None,
 ) -> dict[str, Any]:
-    """Build the same as plain data.
+    """Build, as plain data, the run that represents this start of a command.
 
     The results of a command may depend on anything, so that no two starts count as the same
     run. Ranks that were started together are one run.

@@ -63,7 +63,7 @@ def within_price_limit(
 
 @dataclass(frozen=True)
 class MeasuredRemedy:
-    """What a remedy did, if the study has run it."""
+    """Measured effect of a remedy, from a study that ran with and without it."""
 
     label: str
     """Of the configuration with the remedy."""
@@ -77,7 +77,7 @@ Outcomes = Mapping[tuple[str, str], MeasuredRemedy]
 
 @dataclass(frozen=True)
 class Judged:
-    """A row of the table: one configuration, and what the user's job takes with it."""
+    """One judged configuration, with what the user's own job would take with it."""
 
     one: Configuration
     times: tuple[float, ...]
@@ -142,7 +142,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The table, and the three rows worth a choice; None where no row is judged."""
+    """The judged configurations, and the three of them that are worth a choice.
+
+    A choice for which no row could be judged is None.
+    """
 
     unit: Literal["run", "million instances"]
     work: str

@@ -490,7 +490,10 @@ def write_advice(
 
 
 def advise(table: Judgement, planned: PlannedJob, diagnoses: Diagnoses) -> list[Advice]:
-    """All advice on a judged job, each about another row: to repeat, next, fastest, cheapest."""
+    """List all advice on a judged job: what to repeat, and the next, fastest and cheapest job.
+
+    Each piece of advice is about another row of the table.
+    """
     repeat = build_repeat(table, planned)
     advised = [] if repeat is None else [repeat]
     known = set[str]()

@@ -154,7 +154,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Gpus:
-    """Means over a run's GPUs."""
+    """Mean use of the GPUs of a run, over all of them."""
 
     number: int
     busy: float
@@ -222,8 +222,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One run. Shares are 0.0 to 1.0; cores and seconds of CPU are sums over the ranks. A figure
-    that the records lack is None."""
+    """Everything that the rules know about one run; figures that the records lack are None.
+
+    Shares are 0.0 to 1.0; cores and seconds of CPU time are sums over the ranks.
+    """
 
     run_id: str
     elapsed_s: float

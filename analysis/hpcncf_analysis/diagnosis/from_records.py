@@ -1,5 +1,8 @@
-"""Evidence from a run's records. Older records lack some figures, a command's the training; phases
-that a command reports stand in for it."""
+"""Gather the evidence on a run from its records.
+
+Older records lack some figures, and a command's lack the training; phases that a command reports
+stand in for it.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class SeenProgram:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that is said of one start of a command; text and JSON add nothing to it."""
+    """Everything that is reported about one start of a command, whether as text or as JSON."""
 
     ranks: Sequence[RankRecord]
     """The first is the one whose figures are shown."""

@@ -1,1 +1,1 @@
-"""The page: sections, figures, templates."""
+"""The report page: its sections, figures and templates."""

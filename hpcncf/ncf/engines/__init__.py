@@ -1,1 +1,1 @@
-"""How a training step is computed."""
+"""Engines: the different implementations of a training step."""

@@ -287,8 +287,10 @@ def padded_width(width: int) -> int:
 
 
 class NativeEngine:
-    """Any number of threads, no dropout. It draws its own instances. Several ranks exchange their
-    gradients in each step."""
+    """Engine that takes its steps in compiled C++, on any number of threads; without dropout.
+
+    It draws its own instances. Several ranks exchange their gradients in each step.
+    """
 
     def __init__(
         self,

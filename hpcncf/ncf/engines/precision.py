@@ -66,8 +66,11 @@ def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training
 
 
 class OptimizerSteps:
-    """An optimizer's steps. With `precision: float16` its gradients are of a scaled loss, and a
-    step with one that is not finite is skipped, and the scale halved (torch's GradScaler)."""
+    """Takes an optimizer's steps, with loss scaling for `precision: float16`.
+
+    There, gradients are of a scaled loss; a step with a gradient that is not finite is skipped, and
+    the scale halved (torch's GradScaler).
+    """
 
     def __init__(
         self, optimizer: Optimizer | TorchLazyAdam, training: Training, device: str

@@ -31,7 +31,7 @@ from hpcncf.ncf.step_clock import StepClock
 
 
 class ReplicatedModel:
-    """Called like the module. `backward` averages the gradients over the ranks."""
+    """Model on several ranks, called like the module; `backward` averages the ranks' gradients."""
 
     def __init__(
         self,
@@ -104,8 +104,11 @@ REDUCE_OVERHEAD: dict[str, Any] = {"triton.cudagraphs": True}
 
 
 class ModelCall(nn.Module):
-    """The model as a module of its own: `make_graphed_callables` replaces this module's `forward`,
-    and the model's stays for batches of another size and for the evaluation."""
+    """Wrapper of the model as a module of its own, for CUDA graphs of one batch size.
+
+    `make_graphed_callables` replaces this module's `forward`; the model's own stays for batches of
+    another size and for the evaluation.
+    """
 
     def __init__(self, model: NeuMF) -> None:
         super().__init__()
@@ -222,7 +225,7 @@ def _describe_failure(training: Training, error: RuntimeError) -> str:
 
 
 class ReferenceEngine:
-    """The model as it stands, torch's optimisers, its compilers and its DistributedDataParallel."""
+    """Engine that trains the model as it is, by torch's own optimizers, compilers and DDP."""
 
     def __init__(
         self,

@@ -147,7 +147,10 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 class RowwiseEngine:
-    """Plain torch, any layer widths. The model's embeddings become views of one table."""
+    """Engine in plain torch that updates only the table rows that a batch reads.
+
+    Layers may have any widths. The model's embeddings become views of one table.
+    """
 
     def __init__(
         self,

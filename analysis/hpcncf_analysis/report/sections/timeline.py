@@ -53,8 +53,11 @@ CAPTION: Final = (
 
 @dataclass(frozen=True)
 class Stop:
-    """One of STOPS. Steps go on during the wait for a first batch, and a slow step is one of them:
-    both are in the time of their stretch, too."""
+    """An interruption of the steps, of one of the kinds in STOPS, such as an evaluation.
+
+    Steps continue during the wait for a first batch, and a slow step is a step itself: the time of
+    both is in the time of their stretch, too.
+    """
 
     kind: str
     begun_s: float
