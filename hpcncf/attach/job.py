@@ -31,7 +31,7 @@ PATIENCE_S: Final = 90.0
 MODULES: Final = (
     "__init__.py",
     "errors.py",
-    *(f"attach/{name}.py" for name in ("__init__", "find", "inside", "lines", "node", "observe")),
+    *(f"attach/{name}.py" for name in ("__init__", "find", "inside", "node", "observe", "py_spy")),
     *("attach/open_files.py", "attach/watch.py"),
     *(f"monitor/{name}.py" for name in ("__init__", "cgroup", "gpu", "process_tree")),
     *(

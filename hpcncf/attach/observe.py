@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hpcncf.attach import find, inside, lines
+from hpcncf.attach import find, inside, py_spy
 from hpcncf.attach.watch import Watch
 
 # By then it is known which processes compute.
@@ -16,7 +16,7 @@ class Observation:
 
     def __init__(self, watch: Watch, with_lines: bool = True) -> None:
         self._watch = watch
-        self._samplers: list[lines.Sampler] = []
+        self._samplers: list[py_spy.Sampler] = []
         self._probes: list[inside.ProbeInside] = []
         self._not_inside: dict[int, str] = {}
         self._why_not: dict[int, str] = {}
@@ -36,7 +36,7 @@ class Observation:
             if seen:
                 programs[pid] = seen
             elif why:
-                self._why_not[pid] = lines.explain(why, pid)
+                self._why_not[pid] = py_spy.explain(why, pid)
         for probe in self._probes:
             seen, why = probe.end()
             # Without steps, samples from outside are truer: the probe's are taken where C code lets
@@ -56,13 +56,13 @@ class Observation:
         if not self._waits or self._watch.at_s() < LINES_AFTER_S:
             return
         self._waits = False
-        program = lines.find_program()
-        for pid in self._watch.busiest(lines.MOST_PROCESSES):
+        program = py_spy.find_program()
+        for pid in self._watch.busiest(py_spy.MOST_PROCESSES):
             self._load_probe(pid)
-            why = lines.why_forbidden(pid, program)
+            why = py_spy.why_forbidden(pid, program)
             if why is None and program is not None:
                 try:
-                    self._samplers.append(lines.Sampler(program, pid, self._seconds))
+                    self._samplers.append(py_spy.Sampler(program, pid, self._seconds))
                 except OSError as error:
                     why = f"{program}: {error.strerror}"
             if why is not None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpcncf.attach import lines
+from hpcncf.attach import py_spy
 from hpcncf.attach.sampled import place
 from hpcncf.attach.watch import Watch
 from hpcncf.cli import main
@@ -232,7 +232,7 @@ def test_watching_needs_the_standard_library_alone() -> None:
     assert set(out.stdout.split()) <= {"hpcncf", *sys.stdlib_module_names}
 
 
-@pytest.mark.skipif(lines.find_program() is None, reason="needs py-spy")
+@pytest.mark.skipif(py_spy.find_program() is None, reason="needs py-spy")
 def test_lines_are_seen_while_the_program_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     with program(PROGRAM) as process:
         assert main(["attach", str(process.pid), "--seconds", "2", "--json"]) == 0
@@ -274,7 +274,7 @@ def test_without_the_right_to_look_inside_the_rest_is_shown() -> None:
     assert found["rank"]["io"]["read_mib"] is None
     first, *others = found["not_seen"]
     assert first.startswith("files, storage and environment: the program has more rights")
-    if lines.find_program():
+    if py_spy.find_program():
         (second,) = others
         assert second.startswith(f"lines of code, of process {process.pid}: reading its memory is")
         assert "SYS_PTRACE" in second
@@ -337,7 +337,7 @@ def test_raw_format_of_py_spy_is_read() -> None:
         "thread (12): MainThread;<module> (/a b/t.py:7);f (/a b/t.py:3) 5\n"
         "thread (0x10): Thread-1 (w);w (/a b/t.py:5) 2\nnonsense\n"
     )
-    assert dict(lines.read_raw(text)) == {
+    assert dict(py_spy.read_raw(text)) == {
         (12, (("<module>", "/a b/t.py", 7), ("f", "/a b/t.py", 3))): 5,
         (16, (("w", "/a b/t.py", 5),)): 2,
     }
