@@ -14,11 +14,14 @@ UNPRINTABLE: Final = re.compile(
 
 
 class HpcncfError(Exception):
-    """An error that the user can fix: where, what was expected, what came. Exit code 1."""
+    """An error that the user can fix; its message says where, what was expected and what was given.
+
+    Exit code 1.
+    """
 
 
 class UsageError(HpcncfError):
-    """The request itself is wrong: an argument or a job file. Exit code 2."""
+    """An error in the request itself: in an argument or a job file. Exit code 2."""
 
 
 def printable(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Read tables and records; draw conclusions."""
+"""Analyse the tables and records of runs, and draw conclusions for the user."""

@@ -30,7 +30,7 @@ ChangedSettings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Effect:
-    """What one remedy did."""
+    """Measured effect of one remedy: speed, model quality and memory against the run without it."""
 
     one: Configuration
     on: Configuration

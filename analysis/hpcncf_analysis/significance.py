@@ -120,7 +120,10 @@ def _verdict(low: float, high: float) -> Verdict:
 
 
 def _interval_rank(sizes: tuple[tuple[int, int], ...]) -> int:
-    """Rank, from 1, of the ratio at each end of the interval; 0 if no data could exclude 1."""
+    """Rank in the sorted ratios of each end of the confidence interval, from 1; 0 if none exists.
+
+    It is 0 where so few repeats could not exclude the ratio 1, whatever they show.
+    """
     half = sum(n * m for n, m in sizes) // 2
     return bisect_right(range(half), ALPHA, key=lambda rank: 2 * _chance_of_at_most(rank, sizes))
 

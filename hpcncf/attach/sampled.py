@@ -205,7 +205,7 @@ def is_user(file: str) -> bool:
 
 
 def _plain(function: str) -> str:
-    """py-spy puts a method's class before its name, and the function around a nested one."""
+    """Remove the class or outer function that py-spy puts before a function's name."""
     return function.rpartition(".")[2]
 
 

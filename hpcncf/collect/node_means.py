@@ -1,4 +1,4 @@
-"""Means over the windows of node records: traffic, and a series of the GPUs."""
+"""Average node records over their windows: network and disk traffic, and series of the GPUs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class JobShape:
 
 @dataclass
 class Extreme:
-    """How often a figure was seen, and its largest value."""
+    """Count and largest value of a figure over many jobs."""
 
     count: int = 0
     largest: float = 0.0
@@ -132,7 +132,7 @@ class Workload:
         return self.cpu_s / self.counted_s if self.counted_s else None
 
     def see(self, job: PastJob) -> None:
-        """Count a job that has ended; its parts run side by side."""
+        """Add a job that has ended to the sums; parts of a heterogeneous job run side by side."""
         self.runs += 1
         self.last_job = job.parts[0].id
         if job.name != self.first_name:

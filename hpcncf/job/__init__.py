@@ -1,1 +1,1 @@
-"""Job file to plan: settings, checks, grid, run ids."""
+"""Turn a job file into a plan: settings, checks, grid and run ids."""

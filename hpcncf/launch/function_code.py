@@ -1,4 +1,4 @@
-"""Identify a function by the code that it runs, and pickle it for a worker."""
+"""Identify a function by a hash of its code and of the values that it depends on."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run's cores, memory, disks, network and GPUs did."""
+"""Measure what a run's cores, memory, disks, network and GPUs did."""

@@ -75,7 +75,7 @@ class TestRows(Structure):
 
 
 def installed_builds() -> dict[str, Path]:
-    """The builds that were installed."""
+    """Map the names of the builds that were installed to their library files."""
     found = {name: sorted(Path(__file__).parent.glob(f"_{name}.*so")) for name in BUILDS}
     return {name: paths[0] for name, paths in found.items() if paths}
 
@@ -95,7 +95,7 @@ def select_build(builds: dict[str, Path], flags: set[str]) -> str | None:
 
 @cache
 def load_library(name: str | None = None) -> ctypes.CDLL:
-    """The best build for this machine, or the named one. Raises NotBuilt if there is none."""
+    """Load the best build for this machine, or the named one. Raises NotBuilt if there is none."""
     builds = installed_builds()
     name = name or select_build(builds, cpu_flags())
     if name is None or name not in builds:
@@ -147,6 +147,6 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def check_status(library: ctypes.CDLL, status: int | None) -> None:
-    """Raises HpcncfError with the library's message if a call failed."""
+    """Raise HpcncfError with the library's message if a call failed."""
     if status:
         raise HpcncfError(f"engine native: {library.hpcncf_problem().decode()}")

@@ -39,7 +39,7 @@ AGREE_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class StepDecision:
-    """All ranks end the training after this step; or they save, and stop if there was a signal."""
+    """What all ranks do after a step: end the training, or save, and stop if there was a signal."""
 
     signum: int
     """The signal that stops the run; 0: continue after the checkpoint."""

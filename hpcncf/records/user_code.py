@@ -84,7 +84,7 @@ def hash_modules(names: Iterable[str]) -> UserCode:
 
 
 def is_user_file(path: str | Path | None) -> bool:
-    """Whether it belongs to neither Python, nor an installed package, nor hpcncf."""
+    """Whether a file belongs to neither Python, nor an installed package, nor hpcncf."""
     if path is None or not Path(path).is_absolute():
         return False
     places = {str(path), os.path.realpath(path)}
@@ -115,7 +115,7 @@ def _search_path(folder: Path) -> list[str]:
 
 
 class _Followed:
-    """Files found so far; each is read once."""
+    """Follows imports from file to file, and collects those of the user's; each is read once."""
 
     def __init__(
         self, path: Sequence[str], folder: Path, loaded: Mapping[str, ModuleType] | None = None

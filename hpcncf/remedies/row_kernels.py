@@ -1,4 +1,4 @@
-"""Adam's rows on a CPU by the compiled library of engine native. Without it torch moves them.
+"""Update rows by Adam on a CPU in the compiled library of engine native, if it was built.
 
 One compiled call replaces some forty calls of torch, and reads and writes the rows in place.
 """

@@ -1,4 +1,4 @@
-"""Each optimizer's rule for single rows of a table, and for what `row_catch_up` needs of it."""
+"""Rules by which each optimizer updates single rows of a table, and catches them up later."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _has_input() -> bool:
 
 
 def _waiting_bytes() -> int:
-    """Bytes in the pipe; one that has ended is ready and has none."""
+    """Number of bytes that wait in standard input, which is 0 for a pipe that has ended."""
     import fcntl
     import struct
     import termios
@@ -207,7 +207,7 @@ def _search(
 
 
 def _unsettled(now: Now) -> Ask | None:
-    """A second trial of the fastest setup, if without one it could not be taken."""
+    """Ask for a second trial of the fastest setup, if a disturbed first one proves too little."""
     tuning, known = now.tuning, now.known
     assert isinstance(tuning, OwnAllocation)
     base = Tried(tuning, known).figures.get(Setup(tuning.cores))

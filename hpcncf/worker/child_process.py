@@ -43,7 +43,7 @@ CHUNK: Final = 65536
 
 
 class Output:
-    """The pipe, and the thread at its reading end."""
+    """Passes on a program's output, through a pipe and a thread that reads it."""
 
     def __init__(self) -> None:
         self._reading, self.writing = os.pipe()

@@ -13,7 +13,7 @@ MAX_DEPTH: Final = 50
 
 
 class UnpicklableError(HpcncfError):
-    """A value cannot be sent to another process."""
+    """A value that cannot be pickled, and so cannot be sent to another process."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)

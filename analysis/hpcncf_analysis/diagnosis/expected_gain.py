@@ -94,10 +94,11 @@ def reduced(share: float, left: tuple[float, float, float]) -> Gain:
 
 
 def vectorized(evidence: Evidence) -> Gain:
-    """Gain of the vectorized loader: L = 0.04 input + (1 - input) / 1.25.
+    """Expected gain of changing to the vectorized loader, which needs 4 % of the input time.
 
-    This is beyond Amdahl's bound 1 / (1 - input), because the rest of a step finds its data in
-    the caches again, unless the optimiser empties them itself.
+    With the share `input` of the time, the new time is 0.04 input + (1 - input) / 1.25. This is
+    beyond Amdahl's bound 1 / (1 - input), because the rest of a step finds its data in the caches
+    again, unless the optimiser empties them itself.
     """
     waits, washed = evidence.phases["input"], _washes(evidence)
     expected, best, worst = (
@@ -108,10 +109,11 @@ def vectorized(evidence: Evidence) -> Gain:
 
 
 def rowwise(evidence: Evidence) -> Gain:
-    """Gain of engine rowwise: L = 0.4 input + other + (passes + caught up) forward.
+    """Expected gain of engine rowwise, computed from the shares of the phases of a step.
 
-    A step's own rows cost `COLD_PASSES` or `WARM_PASSES`; all rows of the tables are caught up once
-    an epoch, which its steps share.
+    The new time is 0.4 input + other + (passes + caught up) forward. A step's own rows cost
+    `COLD_PASSES` or `WARM_PASSES`; all rows of the tables are caught up once an epoch, which its
+    steps share.
     """
     passes = COLD_PASSES if _washes(evidence) else WARM_PASSES
     return _by_passes(evidence, passes, ROWWISE)

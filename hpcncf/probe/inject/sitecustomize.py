@@ -1,4 +1,4 @@
-"""Start the probe, then run the `sitecustomize` that this one hides.
+"""Start the probe when Python starts, then run the `sitecustomize` that this file hides.
 
 Every Python below `hpcncf run` finds this file through PYTHONPATH: any version from 2.7 on, with or
 without hpcncf installed. So it uses what the interpreter itself has loaded by now, prints nothing,
