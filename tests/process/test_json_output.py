@@ -214,3 +214,13 @@ def test_the_skill_for_agents_has_front_matter(capsys: pytest.CaptureFixture[str
     for key in ("cause", "places", "remedy_codes", "with", "gain"):
         assert f"`{key}" in text
         assert key in read_schema("run")["$defs"]["Finding"]["required"]
+
+
+def test_output_of_a_tuning_with_room_for_one_run(
+    say: Say, job_file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = job_file("grid: {training.loader: [per_sample, vectorized]}\n")
+    words = ("tune", grid, "--budget", "0.00001", "--cluster", "local", "--wait")
+    found = say(*words, code=3)
+    assert found["best"]["point"] == "loader=per_sample"

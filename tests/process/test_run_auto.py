@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_json_output import check
 from unit.test_program_trials import Given, seen, tried
 
 from hpcncf import cli
@@ -62,7 +62,7 @@ def test_auto_takes_a_remedy_and_leaves_the_real_run_its_output_and_exit_code(
     assert (done.returncode, done.stdout) == (7, "fused: True\n"), done.stderr
     assert "Took      fused: a step takes" in done.stderr
     assert (tmp_path / "out/log.txt").read_text() == "started\n", "by the real run only"
-    found = json.loads((tmp_path / "auto.json").read_text())["auto"]
+    found = check("run", (tmp_path / "auto.json").read_text())["auto"]
     assert found["with"] == "fused"
     assert found["trials"] >= 2
     assert found["seconds"] < 75
@@ -244,7 +244,7 @@ def test_input_of_the_real_run_is_not_read_by_trials(tmp_path: Path) -> None:
     command = [*words, sys.executable, "-c", "import sys; print(sys.stdin.read())"]
     done = subprocess.run(command, cwd=tmp_path, input="given", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "given\n")
-    found = json.loads((tmp_path / "out.json").read_text())["auto"]
+    found = check("run", (tmp_path / "out.json").read_text())["auto"]
     assert "standard input" in found["reason"]
     assert found["trials"] == 0
 

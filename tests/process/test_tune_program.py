@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_json_output import check
 
 from hpcncf import cli
 from hpcncf.monitor.cgroup import usable
@@ -40,7 +41,7 @@ def test_a_program_is_tuned_within_its_budget(tmp_path: Path) -> None:
         [*words, "--cores", "1", "--json", *command], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = check("tune", done.stdout)
     setups = [each["with"] for each in found["trials"]]
     assert set(setups) >= {"", "fused"}
     # Seeded by the trial, the program has the same losses in all; fused ones round differently.

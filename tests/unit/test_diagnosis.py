@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 from make_evidence import PHASES, command, evidence, two_ranks
 from make_results import demo, node_record, plan_of, rank_record
 
+from hpcncf.job.spec import Remedies
 from hpcncf.monitor.node_traffic import network_link_mib_s
-from hpcncf_analysis.diagnosis import diagnose, thresholds
+from hpcncf_analysis.diagnosis import diagnose, rules_input, thresholds
 from hpcncf_analysis.diagnosis import expected_gain as gains
 from hpcncf_analysis.diagnosis.diagnose import RULES, diagnose_evidence
 from hpcncf_analysis.diagnosis.evidence import (
     CAUSES,
+    IN_PROGRAM,
     Cause,
     Evidence,
     Finding,
     Gpus,
+    RemedyCode,
     Traffic,
 )
 from hpcncf_analysis.diagnosis.facts import RankTimes
@@ -584,3 +587,30 @@ def test_only_a_physical_interface_says_what_the_network_carries(tmp_path: Path)
             (tmp_path / name / "device").mkdir()
     assert network_link_mib_s(tmp_path) == pytest.approx(119.2, rel=1e-3)
     assert network_link_mib_s(tmp_path / "veth1") is None
+
+
+@pytest.mark.parametrize(
+    ("remedy", "words", "codes"),
+    [
+        (
+            rules_input.KEEP_WORKERS,
+            ["persistent_workers", "workers=0"],
+            "persistent_workers workers",
+        ),
+        ("Beside others: hpcncf run --with threads=3.", ["threads=3"], "threads"),
+        ("Same result: hpcncf.remedies.rowwise(model, optimizer).", ["rowwise"], "rowwise"),
+        ("Draw them at once: hpcncf.remedies.NegativeSampler.", [], "NegativeSampler"),
+        ("Ask for fewer cores: the others idle by --with threads=1.", [], "other"),
+    ],
+)
+def test_codes_of_a_remedy_follow_its_sentence(remedy: str, words: list[str], codes: str) -> None:
+    found = Finding("serial_step", 0.5, "time", (), remedy)
+    assert list(found.with_remedies) == words
+    assert " ".join(found.remedy_codes) == codes
+    for word in words:
+        assert str(Remedies.parse(f"workers=1,{word}" if "persistent" in word else word))
+
+
+def test_every_remedy_of_with_has_a_code() -> None:
+    assert set(Remedies.model_fields) <= set(get_args(RemedyCode))
+    assert set(IN_PROGRAM) <= set(get_args(RemedyCode))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_json_output import check
 
 from hpcncf import cli
 from hpcncf.errors import UsageError
@@ -121,7 +121,7 @@ def test_node_without_hpcncf_still_has_its_python_observed(
     assert "cores      4 allocated" in page
     assert "Where the time goes" in page
     assert cli.main(["diagnose", "11", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["jobs"]
+    (found,) = check("diagnose", capsys.readouterr().out)["jobs"]
     assert found["job"] == "11_3"
     assert found["ranks"][0]["cpu"]["user_s"] + found["ranks"][0]["cpu"]["system_s"] >= 1.0
     assert cli.main(["diagnose", str(results / "probes/11_3")]) == 0
