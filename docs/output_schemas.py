@@ -583,18 +583,20 @@ SHAPES: Final[dict[str, Any]] = {
 
 def build_schema(verb: str) -> dict[str, Any]:
     """Build the JSON Schema of a verb's output. Keys may be added to it within a version."""
-    name = f"hpcncf.{verb}/{VERSIONS.get(verb, 1)}"
+    title = f"hpcncf.{verb}/{VERSIONS.get(verb, 1)}"
     schema = TypeAdapter(SHAPES[verb]).json_schema(mode="serialization")
-    for each in schema.get("$defs", {}).values():
+    for name, each in schema.get("$defs", {}).items():
+        if getattr(globals().get(name), "__module__", "") != __name__:
+            each.pop("description", None)  # of a class, for whoever reads the code
         # Fields with a default are printed, too.
-        printed = [name for name, field in each.get("properties", {}).items() if "default" in field]
+        printed = [key for key, field in each.get("properties", {}).items() if "default" in field]
         if printed:
             each["required"] = list(dict.fromkeys([*each.get("required", []), *printed]))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
-        "title": name,
+        "title": title,
         "type": "object",
-        "properties": {"schema": {"const": name}, **schema.get("properties", {})},
+        "properties": {"schema": {"const": title}, **schema.get("properties", {})},
         "required": ["schema", *schema.get("required", [])],
     }
