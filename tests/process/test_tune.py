@@ -362,6 +362,7 @@ def test_recorded_rounds_end_with_a_verified_job_file(
 ) -> None:
     """Every round's runs leave the records of the demo's speeds."""
     monkeypatch.chdir(demo_job.parent)
+    monkeypatch.setenv("COLUMNS", "100")
     job = job_of(demo_job, [])
     found = build_grid(job, read_data_keys(job), {job.data.path: 83_731} if job.data else {})
     paths = ResultPaths(demo_job.parent / "results/recorded-tune")
