@@ -171,7 +171,8 @@ def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     if words and not words[0].startswith("-"):
         close = did_you_mean(words[0], [*VERBS, *removed.VERBS])
         raise UsageError(f"{words[0]}: no such command.{close} `hpcncf --help` lists them.")
-    return parser([]) if list(words) in ([], ["-h"], ["--help"], ["--version"]) else parser()
+    alone: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"], ["--print-skill"])
+    return parser([]) if list(words) in alone else parser()
 
 
 def _describe_unknown(words: Sequence[str], verb: str | None, top: argparse.ArgumentParser) -> str:
