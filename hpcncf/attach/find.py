@@ -69,7 +69,7 @@ def all_processes() -> Iterator[int]:
 
 
 def roots(pids: Iterable[int]) -> list[int]:
-    """Return those of the processes whose parents are not among them."""
+    """Return the processes whose parents are not among the given ones."""
     known = set(pids)
     found = []
     for pid in sorted(known):

@@ -95,7 +95,7 @@ def _seconds(args: argparse.Namespace) -> tuple[float, str]:
 
 
 def _try(words: Sequence[str], results: Path, seconds: float) -> AutoChoice:
-    """Make the trials. A signal ends them and this process, as it would have ended the command."""
+    """Make the trials; a signal ends them and this process, as it would have ended the command."""
     from hpcncf.tune.auto import AutoChoice, tune_here
     from hpcncf.worker.terminal import die_of
 

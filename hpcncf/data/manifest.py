@@ -60,7 +60,7 @@ class WrongRequest(DataError, UsageError):
 
 
 class OtherFormat(DataError):
-    """Prepared for another version of hpcncf; the message gives the remedy."""
+    """A folder that was prepared for another version of hpcncf; the message gives the remedy."""
 
 
 class Outline(BaseModel):

@@ -276,7 +276,7 @@ def _of_qstat(heads: list[str], lines: Sequence[str], number: int) -> TextTable 
 
 
 def _wide_heads(line: str, heads: list[str]) -> list[str]:
-    """Return the heads apart by two blanks or more, where they mean more than single words.
+    """Split a header at two or more blanks instead of each, if more heads are then known ones.
 
     For example `Job ID   Wall time   CPU efficiency`.
     """

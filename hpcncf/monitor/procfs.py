@@ -192,9 +192,10 @@ def storage_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def called_bytes(pid: int) -> tuple[int, int] | None:
-    """Return bytes that read and write calls gave and took, from memory or storage; else None.
+    """Return the bytes that a process has passed to its read and write calls; None if unknown.
 
-    Pipes and sockets are included, as are children that were waited for.
+    They came from memory or from storage. Pipes and sockets are included, as are children that were
+    waited for.
     """
     return _io_counters(pid, b"rchar", b"wchar")
 

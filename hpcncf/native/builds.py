@@ -61,7 +61,7 @@ class EngineData(Structure):
 
 
 class Span(Structure):
-    """Positions of an epoch's order; stop <= start: none."""
+    """Positions `start` to `stop` of an epoch's order; none unless stop > start."""
 
     _fields_ = [(name, c_int64) for name in ("epoch", "start", "stop")]
 

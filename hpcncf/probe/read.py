@@ -59,10 +59,9 @@ NAMES: Final = {
 def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
     """Read the profiles of the processes that did the work; also return reading problems.
 
-    Profiles are in the order of ranks.
-
-    Processes that took steps, else the ones that used most CPU time: a launcher or a shell of
-    Python around them has nothing to explain. Of DataLoader workers, one for each rank.
+    Profiles are in the order of ranks. They are of the processes that took steps, or else of those
+    that used most CPU time: a launcher or a shell of Python around them has nothing to explain. One
+    DataLoader worker of each rank is included.
     """
     seen, problems = [], []
     for path in sorted(folder.glob("*.json")):

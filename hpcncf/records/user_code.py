@@ -63,7 +63,7 @@ def hash_command_code(
 def name_command_code(
     words: Sequence[str], settings: Sequence[str] = SETTINGS
 ) -> list[tuple[Literal["module", "script"], str]]:
-    """Words of a command that name code or settings."""
+    """Return the words of a command that name code or settings."""
     words = [part for word in words for part in _split(word)]
     found: list[tuple[Literal["module", "script"], str]] = []
     for before, word in zip(["", *words], words, strict=False):

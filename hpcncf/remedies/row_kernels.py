@@ -78,7 +78,7 @@ def library() -> Any:
 
 
 class RowKernels:
-    """The compiled loops over one table's memory."""
+    """Compiled update and catch-up of the rows of one table, in the table's own memory."""
 
     def __init__(self, values: Tensor, moments: list[Tensor], last: Tensor, rule: AdamRule) -> None:
         self._held = (values, moments, last)

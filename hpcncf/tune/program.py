@@ -385,8 +385,8 @@ class Tried:
 def simplest(known: Known, ranked: Sequence[Figure]) -> Figure:
     """Return the point with the fewest changes among those equal to the best.
 
-    All have the best point's number of cores. A single trial beside neighbours counts as no
-    gain; a point that beats one needs repeats that are clear of it.
+    All have the best point's number of cores. A single trial that neighbours disturbed does not
+    prove a gain; a point that beats one needs repeats that are all clear of it.
     """
     objective = known.rules.objective
     shown = [one for one in ranked if one.runs > 1 or not known.is_disturbed(one)]

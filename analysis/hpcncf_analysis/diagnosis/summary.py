@@ -49,7 +49,7 @@ class RequestedRemedy:
 
 @dataclass(frozen=True)
 class SeenProgram:
-    """A program that the probe looked into, judged."""
+    """A program that the probe observed, with the diagnosis of it."""
 
     evidence: Evidence
     diagnosis: Diagnosis

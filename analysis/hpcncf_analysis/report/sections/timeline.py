@@ -146,7 +146,7 @@ def build_timeline(part: TrainingRecord) -> Timeline | None:
 
 
 def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
-    """Step of this attempt -> epoch that begins or continues there."""
+    """Map each step of this attempt at which an epoch begins or continues to that epoch."""
     own = [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
     ends = accumulate((epoch.steps for epoch in own), initial=0)
     earlier = part.resumed_step or 0
