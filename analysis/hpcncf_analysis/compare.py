@@ -255,7 +255,7 @@ def find_moved_phase(a: Configuration, b: Configuration) -> Moved | None:
 
 @dataclass(frozen=True)
 class Pair:
-    """One configuration of both sides."""
+    """A configuration that both sides of a comparison ran."""
 
     a: Configuration
     b: Configuration

@@ -57,7 +57,7 @@ def fit_non_negative(design: Float64s, targets: Float64s) -> Float64s:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no law: a sentence's end, without capital and full stop."""
+    """Reason why no law could be fitted, as the end of a sentence."""
 
     reason: str
 

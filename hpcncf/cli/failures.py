@@ -1,4 +1,4 @@
-"""Failed runs, equal failures once, with the line of the log that explains them."""
+"""Report failed runs: equal failures once, each with the line of the log that explains it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Kind = Literal["python", "batch", "shell", "python batch"]
 
 @dataclass
 class Source:
-    """A file that was read."""
+    """A file to lint, with its text, its kind and the complaints about it."""
 
     path: Path
     text: str

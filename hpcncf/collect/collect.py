@@ -373,7 +373,7 @@ def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
 
 
 class Datasets:
-    """Cache of the prepared folders' manifests."""
+    """Cache of manifests of prepared folders, so that each folder is read once."""
 
     def __init__(self) -> None:
         self._read: dict[str, Outline | None] = {}

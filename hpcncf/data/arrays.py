@@ -81,7 +81,7 @@ class Interactions:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of a prepared folder."""
+    """Training and test rows of a data set, with the negatives of each test row."""
 
     train: Rows
     test: Rows

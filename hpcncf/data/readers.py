@@ -47,7 +47,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that the user named."""
+    """Names of a file's columns for users, items, context and times, as the user gave them."""
 
     user: str
     item: str
@@ -55,7 +55,7 @@ class Columns:
     time: str | None = None
 
     def names(self) -> list[str]:
-        """Names of all columns to read, each once."""
+        """List the names of all columns to read, each once."""
         times = [self.time] if self.time else []
         return list(dict.fromkeys([self.user, self.item, *self.context, *times]))
 

@@ -197,7 +197,7 @@ def state_word(text: str) -> str:
 
 @dataclass(frozen=True)
 class Label:
-    """One way to print a field."""
+    """The field that a printed label stands for, and how to read the value behind it."""
 
     field: str
     kind: str

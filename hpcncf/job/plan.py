@@ -121,7 +121,7 @@ class Run(Settings):
 
     @property
     def template(self) -> Workload:
-        """The workload as a job file has it."""
+        """The run's workload in the form that a job file has."""
         return self.workload
 
     @property

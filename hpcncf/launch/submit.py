@@ -50,7 +50,7 @@ class NotSubmitted:
 
 @dataclass(frozen=True)
 class Launched:
-    """Outcome of a request to submit."""
+    """Outcome of a request to submit: the runs that were submitted, and those that were not."""
 
     runs: list[Run]
     """Submitted runs."""

@@ -1,4 +1,4 @@
-"""Count the processes that a launcher started for a command: they are no children of it.
+"""Count processes that a launcher such as `srun` started for a command, not as its children.
 
 `srun` in a batch script asks Slurm's daemons on the job's nodes to start its tasks. Those of Python
 are known by what the probe inside them wrote.

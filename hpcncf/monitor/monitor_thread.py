@@ -308,7 +308,7 @@ class Monitor:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes of the last sample."""
+        """Ids of the processes in the last sample."""
         return self._last.pids
 
     def shortage(self) -> str | None:

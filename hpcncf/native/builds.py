@@ -1,4 +1,4 @@
-"""Select and load the build for this CPU."""
+"""Select and load the compiled build of engine native that suits this CPU."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ EVERYBODY: Final = "all"
 
 @dataclass(frozen=True)
 class PastJobsQuery:
-    """Which jobs sacct is asked for."""
+    """Selection of past jobs to ask sacct for, by time, user, account and name."""
 
     since: datetime
     user: str = ""
@@ -38,7 +38,7 @@ class PastJobsQuery:
 
     @property
     def command(self) -> list[str]:
-        """The command, without earlier starts of requeued jobs."""
+        """The sacct command; earlier starts of requeued jobs are not included."""
         words = ["sacct", "--parsable2", "--noheader", f"--format={','.join(COLUMNS)}"]
         words.append(f"--starttime={self.since:%Y-%m-%dT%H:%M:%S}")
         words.append("--endtime=now")

@@ -212,7 +212,7 @@ def _requested(site: Site, name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a site's jobs."""
+    """Limits of Slurm that apply to the jobs of one site."""
 
     site: Site
     known: Capacity

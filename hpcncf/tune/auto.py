@@ -119,7 +119,7 @@ def _waiting_bytes() -> int:
 
 @dataclass(frozen=True)
 class OwnAllocation(Programs):
-    """Trials inside the allocation that the real run will have."""
+    """Tuning of a program by trials inside the allocation that the real run will have."""
 
     def has_room(self, known: Known, setup: Setup) -> bool:
         """Whether workers, each as large as the program, leave the job enough memory."""

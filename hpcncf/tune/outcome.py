@@ -29,7 +29,7 @@ MEMORY_SPARE: Final = 1.3
 
 @dataclass(frozen=True)
 class Outcome:
-    """The best point of a tuning."""
+    """Result of a tuning: the best point, its settings, and how sure it is."""
 
     best: Figure
     settings: dict[str, Any]

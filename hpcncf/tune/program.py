@@ -104,7 +104,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Programs(Tuning):
-    """The tuning of a program."""
+    """The tuning of a user's own program: which setups are tried, and which of them is best."""
 
     cores: int
     """The most of a trial."""
@@ -339,7 +339,7 @@ def first_difference(
 
 @dataclass(frozen=True)
 class Tried:
-    """The setups with their figures."""
+    """The setups of a program that trials have measured, with their figures."""
 
     tuning: Programs
     known: Known

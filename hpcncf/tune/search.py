@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Points to try next."""
+    """Points that a tuning tries next, each with a trial, and the reason for them."""
 
     why: str
     points: Sequence[Point]

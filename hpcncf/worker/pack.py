@@ -26,7 +26,7 @@ from hpcncf.worker.rank_recorder import PACKED
 
 @dataclass(frozen=True)
 class Machine:
-    """Cores and GPUs of a pack."""
+    """Cores, GPUs and environment variables that a pack of runs may use."""
 
     cpus: list[int]
     """Empty: nothing is bound."""

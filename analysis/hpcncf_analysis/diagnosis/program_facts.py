@@ -57,7 +57,7 @@ class Trend:
 
 
 class ObservedProgram:
-    """The ranks of a program together, and one worker of theirs."""
+    """A user's program as the probe saw it: all of its ranks, and their DataLoader workers."""
 
     def __init__(self, profiles: Iterable[ProgramProfile]) -> None:
         profiles = list(profiles)

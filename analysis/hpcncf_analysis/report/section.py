@@ -41,7 +41,7 @@ class BulletList:
 
 @dataclass(frozen=True)
 class DefinitionList:
-    """Names with their descriptions."""
+    """Part of a report that lists names with their descriptions."""
 
     kind: ClassVar[str] = "pairs"
     items: Sequence[tuple[str, str]]

@@ -71,7 +71,7 @@ class Trace:
 
 
 def _moment(text: str) -> float:
-    """Microseconds since 1970."""
+    """Convert a time in ISO 8601 to microseconds since 1970."""
     return datetime.fromisoformat(text).timestamp() * US
 
 
