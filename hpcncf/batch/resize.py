@@ -97,7 +97,7 @@ def _is_of_this_script(script: BatchScript, target: Target, done: Resized) -> bo
 
 
 def _is_news(lines: _Lines, amount: RequestedAmount, what: Literal["memory", "time"]) -> bool:
-    """Return whether an amount that is the least needed is more than the script asks for."""
+    """Return whether a minimum that the job needs exceeds what the script asks for."""
     now = limit_of(lines.script) if what == "time" else _memory_now(lines)
     if not amount.is_least or now is None or now < amount.value:
         return True

@@ -38,7 +38,7 @@ LAUNCHERS: Final = ("srun", "mpirun", "torchrun", "accelerate", "deepspeed")
 
 @dataclass(frozen=True)
 class Context:
-    """A batch script that is checked, and what can be read beside it."""
+    """A batch script to check, with the facts about its programs that the rules can read."""
 
     script: BatchScript
     read: Reader = read_nothing

@@ -58,7 +58,7 @@ class Waits:
 
 
 class Blocked:
-    """Process-seconds of blocking, from the number of waiting processes at each reading."""
+    """Sum of the time that processes were blocked, from how many were waiting at each reading."""
 
     def __init__(self) -> None:
         self.total_s: float | None = None

@@ -50,11 +50,11 @@ class Checkpoint:
 
 
 class UnusableCheckpoint(Exception):
-    """The file is damaged, or not a checkpoint of this run."""
+    """Error: a checkpoint file is damaged, or does not belong to this run."""
 
 
 class CheckpointNotSaved(Exception):
-    """The file could not be written; the previous one is intact."""
+    """Error: a checkpoint could not be written; the previous one is intact."""
 
 
 def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:

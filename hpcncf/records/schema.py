@@ -258,7 +258,7 @@ class Batches(RecordPart):
 
 
 class TrainingRecord(RecordPart):
-    """The training of one rank of the NCF workload."""
+    """Figures of the NCF workload's training on one rank."""
 
     device: str
     backend: str

@@ -36,7 +36,7 @@ STEPS_JUDGED = 20
 
 @dataclass
 class Candidate:
-    """Parameter that some embedding of the model holds."""
+    """An embedding's parameter that might be updated by rows."""
 
     name: str
     parameter: nn.Parameter

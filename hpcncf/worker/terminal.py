@@ -116,10 +116,9 @@ def die_of(number: int) -> None:
 def inherited_as_ignored() -> frozenset[int]:
     """Return the signals that this process ignored already before Python started.
 
-    Only signals that Python itself ignores are considered.
-
-    By the process that started this one, which passes on what it ignores; unless it is a Python,
-    which ignores them itself and starts others with the default.
+    Only signals that Python itself ignores are considered. The process that started this one passes
+    on what it ignores; a Python does not: it ignores them itself, and starts others with the
+    default.
     """
     try:
         parent = Path(f"/proc/{os.getppid()}")

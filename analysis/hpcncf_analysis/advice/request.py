@@ -151,7 +151,7 @@ def memory_to_request_gb(rows: Sequence[Row]) -> float | None:
 
 
 def _memory_peaks_mib(rows: Sequence[Row]) -> tuple[float | None, float]:
-    """(highest peak of a node, hpcncf's own share beside a command) in MiB.
+    """Return the highest memory peak of a node, and hpcncf's own share beside a command, in MiB.
 
     The peak is the largest of the repeats, None if not measured.
     """
