@@ -97,7 +97,7 @@ def _is_of_this_script(script: BatchScript, target: Target, done: Resized) -> bo
 
 
 def _is_news(lines: _Lines, amount: RequestedAmount, what: Literal["memory", "time"]) -> bool:
-    """Return whether a minimum that the job needs exceeds what the script asks for."""
+    """Return False, with a note, if the script already asks for an amount that is a minimum."""
     now = limit_of(lines.script) if what == "time" else _memory_now(lines)
     if not amount.is_least or now is None or now < amount.value:
         return True

@@ -50,11 +50,11 @@ class Checkpoint:
 
 
 class UnusableCheckpoint(Exception):
-    """Error: a checkpoint file is damaged, or does not belong to this run."""
+    """Raised if a checkpoint file is damaged, or does not belong to this run."""
 
 
 class CheckpointNotSaved(Exception):
-    """Error: a checkpoint could not be written; the previous one is intact."""
+    """Raised if a checkpoint could not be written; the previous one is intact."""
 
 
 def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
