@@ -393,8 +393,8 @@ def usable(ranks: Sequence[RankEnd]) -> float:
         cpus = {cpu for record in records for cpu in record.cores.cpus}
         quotas = all_or_none(record.cores.quota for record in records)
         total += min(len(cpus), max(quotas)) if quotas else len(cpus)
-        # Of nodes that only a launcher's processes were on, cores are known, not which CPUs.
-        total += sum(each.cores.usable for each in records if not each.cores.cpus)
+        # Of further nodes that a command's processes were on, cores are known, not which CPUs.
+        total += sum(max(0.0, each.cores.usable - len(each.cores.cpus)) for each in records)
     return total
 
 

@@ -304,6 +304,15 @@ def test_usable_cores_are_each_nodes_union_within_its_quota(
     assert resource_columns.usable(ranks) == usable
 
 
+def test_usable_cores_of_further_nodes_count_for_a_command_over_several(
+    ranks: list[RankRecord],
+) -> None:
+    """The record of a batch script has the CPUs of its first node, and the cores of all."""
+    first = ranks[0]
+    first.cores = first.cores.model_copy(update={"cpus": [0, 1], "usable": 4.0, "quota": None})
+    assert resource_columns.usable([first]) == 4
+
+
 def test_cores_that_were_not_usable_or_not_allocated_are_a_warning(paths: ResultPaths) -> None:
     confined, greedy = shaped(paths, cpus=2), shaped(paths)
     cores = make_results.rank_record(confined, 0).cores.model_copy(
