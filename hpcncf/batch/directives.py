@@ -18,6 +18,11 @@ PREFIXES: Final[dict[Scheduler, str]] = {
 # A line that was meant as a directive, whatever became of its hash signs, blanks and case.
 MEANT: Final = re.compile(r"([ \t]*)(#[#!\s]*?)[ \t]*(SBATCH|BSUB|PBS)(?![\w.])", re.IGNORECASE)
 GRID_ENGINE: Final = re.compile(r"#\$(?=[ \t]*-[A-Za-z])")
+# The same with a slip: `#S -pe smp 8`, or as a comment: `# $ -pe smp 8`.
+GRID_ENGINE_MEANT: Final = re.compile(r"#(?:S|[#\s]+\$)(?=[ \t]+-[A-Za-z]+(?:[ \t]|$))")
+# `#SBTACH --mem=8G`: a word in capitals in front of an option.
+CAPITALS: Final = re.compile(r"#([A-Z]{3,8})(?=[ \t]+--?[A-Za-z])")
+WORDS: Final[dict[str, Scheduler]] = {"SBATCH": "slurm", "BSUB": "lsf", "PBS": "pbs"}
 # sbatch and PBS stop at the first command; bsub and Grid Engine's qsub read the whole file.
 STOPS_AT_COMMAND: Final = frozenset({"slurm", "pbs"})
 DASHES: Final = "‐‑‒–—―−﹘﹣－"
@@ -69,7 +74,16 @@ def find_directives(text: str) -> tuple[list[Directive], int]:
             continue
         if directive := _read_line(line, number, bool(first_command)):
             found.append(directive)
-    return found, first_command
+    # Words such as `#S -x` are slips only beside directives of the same scheduler.
+    read = {each.scheduler for each in found if each.is_read}
+    kept = [each for each in found if each.scheduler in read or not _is_slip(each)]
+    return kept, first_command
+
+
+def _is_slip(directive: Directive) -> bool:
+    """Return whether a directive's scheduler is only guessed from its misspelled first word."""
+    is_grid = directive.scheduler == "sge" and bool(directive.ignored)
+    return is_grid or (directive.ignored == "spelling" and not MEANT.match(directive.text))
 
 
 def _read_line(line: str, number: int, after_command: bool) -> Directive | None:
@@ -79,9 +93,9 @@ def _read_line(line: str, number: int, after_command: bool) -> Directive | None:
         return Directive(number, line, "sge", tuple(options), tuple(tokens), quote=quote)
     meant = MEANT.match(line)
     if not meant:
-        return None
+        return None if after_command else _read_slip(line, number)
     blank, hashes, word = meant.groups()
-    scheduler: Scheduler = {"SBATCH": "slurm", "BSUB": "lsf", "PBS": "pbs"}[word.upper()]  # type: ignore[assignment]
+    scheduler = WORDS[word.upper()]
     tokens, quote = split_directive(line, meant.end(), comments=scheduler != "lsf")
     prefix = line[: meant.end()]
     ignored: Ignored = ""
@@ -108,6 +122,39 @@ def _read_line(line: str, number: int, after_command: bool) -> Directive | None:
         if stray and not ignored:
             ignored = "dash"
     return Directive(number, line, scheduler, tuple(options), tuple(tokens), ignored, stray, quote)
+
+
+def _read_slip(line: str, number: int) -> Directive | None:
+    """Read a line whose first word is close to that of a directive, such as `#SBTACH -c 4`."""
+    if grid := GRID_ENGINE_MEANT.match(line):
+        ignored: Ignored = "spelling" if grid[0] == "#S" else "commented-out"
+        tokens, quote = split_directive(line, grid.end(), comments=False)
+        options = parse_qsub(tokens, number, "sge")
+        return Directive(number, line, "sge", tuple(options), tuple(tokens), ignored, quote=quote)
+    capitals = CAPITALS.match(line)
+    word = next((each for each in WORDS if capitals and _is_close(capitals[1], each)), None)
+    if capitals is None or word is None:
+        return None
+    scheduler = WORDS[word]
+    tokens, quote = split_directive(line, capitals.end(), comments=scheduler != "lsf")
+    if scheduler == "slurm":
+        options, _ = parse_slurm(tokens, number)
+    else:
+        options = parse_qsub(tokens, number, scheduler)
+    return Directive(
+        number, line, scheduler, tuple(options), tuple(tokens), "spelling", quote=quote
+    )
+
+
+def _is_close(word: str, right: str) -> bool:
+    """Return whether a word is another one with a letter missing, added, changed or swapped."""
+    if word == right or abs(len(word) - len(right)) > 1:
+        return False
+    if len(word) == len(right):
+        differ = [at for at, letter in enumerate(word) if letter != right[at]]
+        return len(differ) == 1 or (len(differ) == 2 and sorted(word) == sorted(right))
+    longer, shorter = (word, right) if len(word) > len(right) else (right, word)
+    return any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
 
 
 def _has_option(tokens: Sequence[Token]) -> bool:

@@ -47,6 +47,12 @@ SLURM_VARIABLES: Final = {
     "SLURM_CPUS_PER_GPU": "cpus-per-gpu",
     "SLURM_MEM_PER_CPU": "mem-per-cpu",
 }
+# `--n-jobs 16`, `OMP_NUM_THREADS=16`, `-j16`; `mpirun -np 16`
+THREADS_OF: Final = (
+    r"(?:threads|jobs|workers|cpus|cores|procs|nproc|processes|(?:^|\s)-[jtp])"
+    r"(?:\s*=\s*|\s+|(?<=\s-[jtp]))[\"']?{}(?![\w.])"
+)
+RANKS_OF: Final = r"\b(?:mpirun|mpiexec|srun)\b[^\n]*\s(?:-np?|--ntasks|-n)[ =]?{}(?![\w.])"
 EACH_TASKS_OWN: Final = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})
 ARRAY_VARIABLES: Final[Mapping[Scheduler, tuple[str, ...]]] = {
     "slurm": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_JOB_ID"),
@@ -168,7 +174,11 @@ def read_batch_script(text: str) -> BatchScript:
         shell = parse_shell(text.replace("\r\n", "\n"))
     directives = [each for each in directives if not _is_text(each, shell)]
     scheduler = main_scheduler(directives)
-    counted = [each for each in directives if each.is_read or _is_missed(each, directives, text)]
+    counted = [
+        each
+        for each in directives
+        if each.is_read or _is_missed(each, directives, text, first_command)
+    ]
     request = build_request(counted, scheduler or "slurm")
     script = BatchScript(text, scheduler, directives, first_command, request)
     if shell is not None:
@@ -194,7 +204,9 @@ def _is_text(directive: Directive, shell: ShellText | None) -> bool:
     )
 
 
-def _is_missed(one: Directive, directives: Sequence[Directive], text: str) -> bool:
+def _is_missed(
+    one: Directive, directives: Sequence[Directive], text: str, first_command: int
+) -> bool:
     """Return whether a directive that the scheduler ignores was meant to be read.
 
     Later checks then assume that it is read, so that one slip causes one complaint.
@@ -208,8 +220,29 @@ def _is_missed(one: Directive, directives: Sequence[Directive], text: str) -> bo
             used += ARRAY_VARIABLES["slurm"]
         if option.name not in read and any(name in text for name in used):
             return True
-    active = sum(each.scheduler == one.scheduler and each.is_read for each in directives)
-    return not active
+    active = [each for each in directives if each.scheduler == one.scheduler and each.is_read]
+    is_above = not first_command or one.line < first_command
+    return not active or (is_above and _is_number_used(one, active, text))
+
+
+def _is_number_used(one: Directive, active: Sequence[Directive], text: str) -> bool:
+    """Return whether the script starts as many processes or threads as a comment would request.
+
+    That is, as many as a directive that became a comment, and more than the others request.
+    """
+    request = build_request(active, one.scheduler)
+    with_it = build_request([*active, one], one.scheduler)
+    if request.is_exclusive or not request.asks_for_cores or request.cores is None:
+        return False
+    if one.scheduler == "slurm" and request.has_gpus and "ntasks" not in request.options:
+        return False  # sites give cores with a GPU (DefCpuPerGPU)
+    cores, ranks = with_it.cores or 1, with_it.task_count
+    body = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
+    if cores > request.cores and request.cores == 1:
+        return re.search(THREADS_OF.format(cores), body, re.IGNORECASE) is not None
+    if ranks > request.task_count == 1:
+        return re.search(RANKS_OF.format(ranks), body) is not None
+    return False
 
 
 class _Walk:

@@ -177,7 +177,7 @@ def _ignored(context: Context, directive: Directive) -> Iterator[Complaint]:
         mended = re.sub(r"^\s*#\s*\w+", prefix, text)
         yield find("directive-spelling", line, (Edit(line, (mended,)),), prefix=prefix)
     elif directive.ignored == "commented-out" and _is_missed(context, directive):
-        mended = re.sub(r"^\s*#[#!\s]*\w+", prefix, text)
+        mended = re.sub(r"^\s*#[#!\s]*(?:\$|\w+)", prefix, text)
         yield find("commented-directive", line, (Edit(line, (mended,)),), prefix=prefix)
     elif directive.ignored == "dash":
         mended = _with_dashes(text, len(prefix))

@@ -10,19 +10,25 @@ from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import ExpandedWord, Stage
 from hpcncf.batch.request import parse_array
 from hpcncf.batch.script import Assignment, Start
+from hpcncf.batch.shell import Word
 from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
 from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
 from hpcncf.text import pluralize
 
 COUNTS_NODE: Final = re.compile(
     r"nproc\s+--all|/proc/cpuinfo|\blscpu\b|getconf\s+_NPROCESSORS|sysctl\b|SLURM_CPUS_ON_NODE"
-    r"|SLURM_JOB_CPUS_PER_NODE"
+    r"|SLURM_JOB_CPUS_PER_NODE|(?<!joblib\.)(?<!loky\.)(?<!process_)\bcpu_count\(\)"
 )
 COUNTS_CORES: Final = re.compile(r"\bnproc\b")
+DEEPEST_VARIABLE: Final = 3
 JOB_COUNTS: Final = frozenset({"SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"})
 WORKER_OPTIONS: Final = frozenset(
     {"num-workers", "workers", "dataloader-num-workers", "loader-workers", "n-workers", "nworkers"}
 )
+# Each is a process with threads of its own; of workers only where no DataLoader is likely, whose
+# workers run one thread each (torch.set_num_threads(1) in torch's worker loop).
+PROCESS_OPTIONS: Final = re.compile(r"(?:n-?|num-?)?(?:jobs|procs?|processes)")
+OTHER_WORKERS: Final = frozenset({"workers", "n-workers", "nworkers"})
 THREAD_OPTIONS: Final = re.compile(
     r"(?:num-?|n-?)?threads?|nthreads?|n-jobs|njobs|num-threads|num-cpus|n-cpus|cpus|ncores|cores"
 )
@@ -69,10 +75,61 @@ def check_threads(context: Context) -> Iterator[Complaint]:
             ):
                 mend = _mend(context).lstrip("$")
                 yield from too_many_threads(option.line, value.number, cores_of_job, mend)
+        if alone and has_one_node:
+            yield from _processes_of_option(context, start, stage)
         yield from _of_program(context, start, stage)
+    yield from _omp_of_chunk(context)
     yield from _ranks_above_cores(context)
     yield from _too_few(context)
     yield from _several_processes(context)
+
+
+def _processes_of_option(context: Context, start: Start, stage: Stage) -> Iterator[Complaint]:
+    """Find `--n-jobs 8` beside `OMP_NUM_THREADS=8`: so many processes with so many threads."""
+    cores = context.request.cores
+    given = {name: start.variables[name] for name in THREAD_VARIABLES if name in start.variables}
+    counts = [int(each.text) for each in given.values() if each.text and each.text.isdigit()]
+    if cores is None or not counts or not 1 < max(counts) <= cores or start.stage(*LAUNCHERS):
+        return
+    for option in options_of(stage):
+        processes = option.value.number if option.value is not None else None
+        is_worker = option.name in OTHER_WORKERS and not context.request.has_gpus
+        if processes is None or not (is_worker or PROCESS_OPTIONS.fullmatch(option.name)):
+            continue
+        if not 1 < processes <= cores or processes * max(counts) <= cores:
+            continue
+        fitting = max(cores // processes, 1)
+        edits = [
+            Edit(each.line, (changed,))
+            for each in context.script.assigned
+            if each.name in given and each.value.number and each.line <= start.line
+            for text in (context.line(each.line),)
+            for changed in (re.sub(rf"\b({each.name}=)\S+", rf"\g<1>{fitting}", text, count=1),)
+            if changed != text and not each.command.is_conditional
+        ]
+        is_whole = len(edits) == len(given)
+        yield find(
+            "processes-times-threads", option.line, tuple(edits) if is_whole else (), is_worker,
+            processes=processes, threads=pluralize(max(counts), "thread"),
+            cores=pluralize(cores, "core"), fitting=fitting,
+        )  # fmt: skip
+        return
+
+
+def _omp_of_chunk(context: Context) -> Iterator[Complaint]:
+    """Find chunks of PBS with more threads (`ompthreads`) than cores for each rank."""
+    cores = context.request.cores
+    if context.script.scheduler != "pbs" or cores is None:
+        return
+    for directive in context.script.directives:
+        found = re.search(r"\bompthreads=(\d{1,4})\b", directive.text)
+        if not found or int(found[1]) <= cores or "+" in directive.text:
+            continue
+        mended = f"{directive.text[: found.start(1)]}{cores}{directive.text[found.end(1) :]}"
+        yield find(
+            "too-many-threads", directive.line, (Edit(directive.line, (mended,)),),
+            threads=int(found[1]), cores=pluralize(cores, "core"), mend=cores,
+        )  # fmt: skip
 
 
 def _of_program(context: Context, start: Start, stage: Stage) -> Iterator[Complaint]:
@@ -163,18 +220,10 @@ def _thread_variable(context: Context, assigned: Assignment) -> Iterator[Complai
 def _counts_too_much(context: Context, value: ExpandedWord, start: Start | None) -> str:
     """Return the command that counts more cores than a rank has; empty if none does."""
     request = context.request
-    if (
-        "nproc()" not in value.origins
-        and not value.origins & JOB_COUNTS
-        and not any(
-            part.kind == "command" and COUNTS_NODE.search(part.text) for part in value.word.parts
-        )
-    ):
+    commands = _commands_in(context, value.word)
+    counts_node = next(filter(None, map(COUNTS_NODE.search, commands)), None)
+    if not counts_node and "nproc()" not in value.origins and not value.origins & JOB_COUNTS:
         return ""
-    text = " ".join(
-        part.text if part.kind != "variable" else f"${part.text}" for part in value.word.parts
-    )
-    counts_node = COUNTS_NODE.search(text)
     several = context.is_slurm and _ranks_on_node(context) > 1
     if value.origins & JOB_COUNTS:
         return "SLURM_CPUS_ON_NODE" if several else ""
@@ -186,6 +235,26 @@ def _counts_too_much(context: Context, value: ExpandedWord, start: Start | None)
     if request.is_exclusive or (start is not None and start.stage("mpirun")):
         return ""
     return counts_node[0] if counts_node else "nproc"
+
+
+def _commands_in(context: Context, word: Word, depth: int = 0) -> list[str]:
+    """Return the commands whose output a word contains, also by way of variables."""
+    found: list[str] = []
+    for part in word.parts:
+        if part.kind == "command":
+            found.append(part.text)
+        elif part.kind in ("variable", "arithmetic") and depth < DEEPEST_VARIABLE:
+            names = (
+                [part.text] if part.kind == "variable" else re.findall(r"[A-Za-z_]\w*", part.text)
+            )
+            for name in names:
+                before = [
+                    each.value.word
+                    for each in context.script.assigned
+                    if each.name == name and each.line <= word.line
+                ]
+                found += _commands_in(context, before[-1], depth + 1) if before else []
+    return found
 
 
 def _ranks_on_node(context: Context) -> int:

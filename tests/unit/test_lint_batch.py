@@ -372,6 +372,86 @@ def test_amounts_and_variables_of_each_scheduler(found: str, text: str) -> None:
     assert findings(text) == found.split()
 
 
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ("3:commented-directive", f"{HEAD}# SBATCH -c 16\npython a.py --n-jobs 16\n"),
+        ("3:commented-directive", f"{HEAD}##SBATCH -n 4\nmpirun -np 4 ./a\n"),
+        ("", f"{HEAD}# SBATCH -c 16\npython a.py --epochs 16\n"),
+        ("", f"{HEAD}#SBATCH -c 8\n# SBATCH -c 16\npython a.py --n-jobs 8\n"),
+        ("", f"{HEAD}# SBATCH --time=9 --mail-user=me\npython a.py\n"),
+        ("4:commented-directive", f"{LSF}# BSUB -n 8\npython a.py --workers 8\n"),
+        (
+            "3:commented-directive",
+            "#!/bin/bash\n#PBS -l mem=8gb\n# PBS -l nodes=1:ppn=8\nOMP_NUM_THREADS=8 ./a\n",
+        ),
+        ("4:directive-spelling", f"{SGE}#S -pe smp 8\nexport OMP_NUM_THREADS=8\n./a\n"),
+        ("4:commented-directive", f"{SGE}# $ -pe smp 8\nexport OMP_NUM_THREADS=8\n./a\n"),
+        ("", f"{SGE}# $ -m be\n./a\n"),
+        ("", f"{HEAD}#S -pe smp 8\npython a.py\n"),
+        ("3:directive-spelling", f"{HEAD}#SBTACH -c 4\npython a.py --threads 4\n"),
+        ("4:directive-spelling", f"{LSF}#BUSB -n 4\npython a.py --threads 4\n"),
+        ("", f"{HEAD}#BATCHES -c 4\n#NOTE -c is for cores\npython a.py\n"),
+        ("5:threads-of-node", f"{HEAD}#SBATCH -c 4\nN=$(nproc --all)\npython a.py --nproc $N\n"),
+        (
+            "6:threads-of-node",
+            f"{HEAD}#SBATCH -c 4\nN=$(nproc --all)\nM=$((N - 1))\npython a.py --jobs $M\n",
+        ),
+        (
+            "5:threads-of-node",
+            f"{HEAD}#SBATCH -c 4\nN=`python -c 'import os; print(os.cpu_count())'`\n"
+            "export OMP_NUM_THREADS=$N\npython a.py\n",
+        ),
+        ("", f"{HEAD}#SBATCH -c 4\nN=$(nproc)\npython a.py --nproc $N\n"),
+        ("", f"{HEAD}#SBATCH -c 4\nN=$(nproc --all)\nN=4\npython a.py --nproc $N\n"),
+        (
+            "",
+            f"{HEAD}#SBATCH -c 4\nN=$(python -c 'import joblib; print(joblib.cpu_count())')\n"
+            "python a.py --nproc $N\n",
+        ),
+        (
+            "6:processes-times-threads",
+            f"{HEAD}#SBATCH -c 8\nexport OMP_NUM_THREADS=8\nexport MKL_NUM_THREADS=8\n"
+            "python a.py --n-jobs 8\n",
+        ),
+        (
+            "5:processes-times-threads",
+            f"{HEAD}#SBATCH -c 8\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n"
+            "python a.py --num_processes=4\n",
+        ),
+        ("", f"{HEAD}#SBATCH -c 8\nexport OMP_NUM_THREADS=2\npython a.py --n-jobs 4\n"),
+        ("", f"{HEAD}#SBATCH -c 8\nexport OMP_NUM_THREADS=1\npython a.py --n-jobs 8\n"),
+        (
+            "2:too-many-threads",
+            "#!/bin/bash\n#PBS -l select=1:ncpus=4:mem=8gb:ompthreads=8\n#PBS -l walltime=9:0:0\n"
+            "cd $PBS_O_WORKDIR\npython a.py\n",
+        ),
+        (
+            "",
+            "#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=2:ompthreads=4:mem=8gb\n"
+            "cd $PBS_O_WORKDIR\nmpirun python a.py\n",
+        ),
+    ],
+)
+def test_slips_and_numbers_by_way_of_variables(found: str, text: str) -> None:
+    assert findings(text) == found.split()
+    edits = [edit for each in check_batch_script(text) for edit in each.edits]
+    assert not edits or findings(apply_edits(text, edits)) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "gpus", "levels"),
+    [("workers", 0, ["note"]), ("workers", 1, []), ("num-workers", 0, [])],
+)
+def test_workers_times_threads_are_a_note_unless_a_loader_starts_them(
+    option: str, gpus: int, levels: list[str]
+) -> None:
+    head = f"{HEAD}#SBATCH -c 8 --gpus={gpus}\n"
+    script = f"{head}export OMP_NUM_THREADS=8\npython a.py --{option} 7\n"
+    found = [each for each in check_batch_script(script) if each.line == 5]
+    assert [each.level for each in found] == levels
+
+
 def test_cores_that_lsf_leaves_to_a_job_are_no_pool_of_its_own() -> None:
     script = f"{LSF}#BSUB -n 4\npython train.py\n"
     (found,) = check_batch_script(script, program("import multiprocessing\nmultiprocessing.Pool()"))
