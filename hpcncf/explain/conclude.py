@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Final, Literal
 
-from hpcncf.explain.fields import LARGEST, OUT_OF_MEMORY, OUT_OF_TIME, JobFields
+from hpcncf.explain.fields import LARGEST, ONE_TASK, OUT_OF_MEMORY, OUT_OF_TIME, JobFields
 from hpcncf.explain.words import (
     THIN,
     describe_exit_code,
@@ -238,7 +238,7 @@ def _pattern(job: JobFields, used: float, cores: int) -> tuple[str, str]:
         near = "exactly" if abs(used - 1) <= EXACT else "about"
         worth = "one core" if _kept_to_one(job, cores) else "one core's worth of work"
         return "one_core", f": {near} {worth}"
-    if used < (HARDLY if cores > 1 else 0.1):
+    if hardly_worked(job):
         return "almost_idle", (
             ": hardly any work. It waited (for files, the network, a GPU), or its work ran in "
             "processes that were not counted"
@@ -259,6 +259,12 @@ def _pattern(job: JobFields, used: float, cores: int) -> tuple[str, str]:
     return "some_idle", ". Some of them idled all the time, or all of them some of the time"
 
 
+def hardly_worked(job: JobFields) -> bool:
+    """Return whether so little CPU time was counted that the job waited, or ran uncounted."""
+    used = job.cores_used
+    return used is not None and used < (HARDLY if (job.cores or 1) > 1 else 0.1)
+
+
 def _kept_to_one(job: JobFields, cores: int) -> bool:
     """Return whether the job never used a second core, by its peak efficiency.
 
@@ -271,7 +277,8 @@ def _peak(job: JobFields) -> list[Conclusion]:
     if job.peak_efficiency is None or not job.cores:
         return []
     most = job.peak_efficiency * job.cores
-    text = f"At its busiest {most:.2f} cores ({format_share(job.peak_efficiency)}, over about 60 s)"
+    lasted = _time_text(job.peak_s) if job.peak_s else "about 60 s"
+    text = f"At its busiest {most:.2f} cores ({format_share(job.peak_efficiency)}, over {lasted})"
     alone = job.cores > 1 and _kept_to_one(job, job.cores)
     if alone:
         return [Conclusion("never_a_second_core", f"{text}: never a second core.")]
@@ -360,7 +367,7 @@ def _gpu_share(job: JobFields, share: float) -> Conclusion:
     used = job.cores_used
     if share >= GPU_BUSY:
         return Conclusion("gpu_busy", f"{text}.")
-    if used is not None and (job.cores or 0) > 1 and used / gpus <= ONE[1]:
+    if used is not None and (job.cores or 0) > 1 and HARDLY <= used / gpus <= ONE[1]:
         per = "one core" if gpus == 1 else "about one core each"
         return Conclusion(
             "gpu_fed_by_one_core",
@@ -447,6 +454,8 @@ def _memory_figure(job: JobFields) -> str:
     if used is None:
         return f"Memory: {format_share(share or 0)} of the request"
     text = f"Memory: at most {format_memory(used)}"
+    if job.memory_counted == ONE_TASK:
+        return f"Memory, of its largest task: {format_memory(used)}; the job's was at least that"
     if job.memory_counted == LARGEST:
         text = f"Memory, of the largest of {job.jobs}: {format_memory(used)}"
     if asked and share is not None:
@@ -465,12 +474,25 @@ def _why_not_sized(job: JobFields) -> str:
         return "; not all of them ran to their end, so no smaller request follows"
     if not job.state and job.exit_code is None:
         return "; whether it ran to its end is not known, so no smaller request follows"
+    if _ended_well(job) and hardly_worked(job):
+        return (
+            "; of its CPU time hardly any was counted, and its memory may be missing like that, so "
+            "no smaller request follows"
+        )
+    if _ended_well(job) and job.elapsed_s is None:
+        return "; how long it ran is not known, so no smaller request follows"
+    if _ended_well(job):
+        return "; it ran for minutes only, so no smaller request follows"
     return "; it did not run to its end, so no smaller request follows"
 
 
 def may_be_several_nodes(job: JobFields) -> bool:
     """Return whether the job had several nodes, by its number of cores if nothing else says."""
     return job.nodes > 1 if job.nodes else (job.cores or 0) > LARGEST_NODE
+
+
+def _ended_well(job: JobFields) -> bool:
+    return job.is_completed or (not job.state and job.exit_code == 0 and not job.signal)
 
 
 def _memory_request(job: JobFields) -> float | None:
@@ -482,8 +504,9 @@ def _memory_request(job: JobFields) -> float | None:
         return None
     if job.jobs and job.memory_counted != LARGEST:
         return None
-    ended_well = job.is_completed or (not job.state and job.exit_code == 0 and not job.signal)
-    if not ended_well or used >= MODEST * asked or (job.elapsed_s or 0) < BRIEF_S:
+    if hardly_worked(job):  # what was missed of its CPU time may be missing of its memory
+        return None
+    if not _ended_well(job) or used >= MODEST * asked or (job.elapsed_s or 0) < BRIEF_S:
         return None
     size = max(ceil(ROOM * used / 1024) * 1024.0, LEAST_REQUEST_MIB)
     return size if size < asked else None
@@ -500,6 +523,12 @@ def _time(job: JobFields) -> list[Conclusion]:
             if limit
             else (f" after {_time_text(elapsed)}" if elapsed else "")
         )
+        if hardly_worked(job) and (job.gpu_efficiency or 0) < GPU_IDLE:
+            text = (
+                f"It was ended at its time limit{ran} with hardly any CPU time: it waited or hung, "
+                "and whether more time helps is not known."
+            )
+            return [Conclusion("time_limit_reached", text)]
         return [
             Conclusion(
                 "time_limit_reached",

@@ -168,6 +168,7 @@ _SAID: Final = _phrases(
     (r"^\s*#\$ -pe \S+ (\d{1,9})\s*$", _number("cores", 1)),
     (r"Dedicated Resources Per Task: PROCS: (\d{1,4})\b", _number("cpus_per_task", 1)),
     (r"(?:Total Requested Tasks|TaskCount): (\d{1,7})\b", _number("tasks", 2)),
+    (r"Slurm data: \d.*\s\d+ \d+ (\d{1,7}) \d+ [01] \d+ \d+ \d+ \d+\s*$", _number("tasks")),
     (r"\bexited (?:normally )?with status (\d{1,5})\b", _status),
     (r"#BSUB\s+-gpu\s+\"?num=(\d{1,9})", _number("gpus", 1)),
     (r"(?:running|runs|ran) for (?:more than )?(\d.{1,30})", _ran_for),
@@ -265,6 +266,7 @@ _HINTS: Final = (
         "node",
         "physical",
         "seconds and",
+        "slurm data",
         "parallel",
         "-pe",
         "signal",
@@ -321,6 +323,9 @@ def read_phrases(line: str, drafts: Drafts, rule: bool) -> None:
 
 # Dialects.
 
+# What Slurm's exit code has in the place of a signal where a job was killed for its memory.
+OUT_OF_MEMORY_MARK: Final = 125
+
 SEFF_RUNNING: Final = (
     "seff reads Slurm's accounting, which counts the steps that have ended: of a running job these "
     "are too few, and left out"
@@ -344,6 +349,9 @@ PER_CORE: Final = (
 VIRTUAL: Final = "maxvmem is address space, not memory: it says nothing of what is needed"
 BETWEEN: Final = "run time is from its start to its end: time in which it was suspended counts"
 MEAN_OF: Final = "the figures are means over several jobs"
+OVERFLOWED: Final = (
+    "its memory is more than any machine has: the accounting overflowed, nothing follows from it"
+)
 PER_NODE: Final = "memory is that of the busiest node"
 INFERRED: Final = "the number of cores is CPU time / (run time x CPU efficiency): the text has none"
 
@@ -389,6 +397,7 @@ def finish(draft: Draft) -> JobFields:
     habit = _HABITS.get(source)
     if habit:
         habit(draft, text)
+    _drop_impossible_memory(draft)
     _spread(draft)
     if "elapsed_s" not in seen and (draft.id or "cpu_s" in seen) and (ran := elapsed_between(text)):
         draft.see("elapsed_s", ran, 0)
@@ -399,6 +408,8 @@ def finish(draft: Draft) -> JobFields:
     if "signal" in seen and job.signal is None:
         job.signal = int(seen["signal"]) or None
     job.state = str(seen.get("state", ""))
+    if by_signal == OUT_OF_MEMORY_MARK and job.state in ("", "FAILED"):
+        job.state = "OUT_OF_MEMORY"
     for name in ("jobs", "nodes", "tasks", "physical_cores", "gpus", "gpus_unused", "nodes_unused"):
         if name in seen:
             setattr(job, name, int(seen[name]))
@@ -409,6 +420,7 @@ def finish(draft: Draft) -> JobFields:
     ):
         if name in seen:
             setattr(job, name, float(seen[name]))
+    job.peak_s = seen.get("cpu_peak_s") or None
     job.memory_counted = str(seen.get("memory_counted", ""))
     job.attempts = int(seen["attempts"]) if "attempts" in seen else None
     job.nodes = job.nodes or None
@@ -475,6 +487,8 @@ def _end(code: int | None, by_signal: int) -> tuple[int | None, int | None]:
     """
     if code is None or code < 0:  # below 0 it is PBS's own reason
         return None, by_signal or None
+    if by_signal > 64:  # Slurm's `0:125` is its own mark
+        return code or None, None
     if by_signal:
         return None if code == 0 else code, by_signal
     if 256 < code <= 256 + 64:
@@ -747,6 +761,17 @@ def _condor(draft: Draft, _: str) -> None:
         seen.pop("elapsed_s", None)  # it is written when the job ends
     if not draft.id and "cluster_id" in seen:
         draft.id = f"{seen['cluster_id']:.0f}.{seen.get('proc_id', 0):.0f}"
+
+
+# No job has a PiB of memory: Slurm has printed a number below 0 as a huge one.
+_MOST_MIB: Final = 2.0**30
+
+
+def _drop_impossible_memory(draft: Draft) -> None:
+    if draft.values.get("memory_mib", 0.0) > _MOST_MIB:
+        draft.notes.append(OVERFLOWED)
+        for name in ("memory_mib", "printed_memory_efficiency"):
+            draft.values.pop(name, None)
 
 
 _HABITS: Final[Mapping[str, Callable[[Draft, str], None]]] = {

@@ -41,13 +41,16 @@ class JobFields:
     """CPU efficiency as the text has it, 0 to 1."""
     peak_efficiency: float | None = None
     """CPU efficiency of its busiest moment; only LSF has it."""
+    peak_s: float | None = None
+    """How long that moment lasted."""
     memory_mib: float | None = None
     """Peak; of several nodes together if `memory_counted` does not say otherwise."""
     memory_asked_mib: float | None = None
     memory_counted: str = ""
     """How, where the text or its dialect tells: `task x tasks`, `mean`, `node`, `virtual`.
 
-    Of an array `largest`: that of the task with the largest peak.
+    Of an array `largest`: that of the task with the largest peak. `one task`: the largest task's,
+    of an unknown number, so the least that the job can have used.
     """
     printed_memory_efficiency: float | None = None
     printed_time_efficiency: float | None = None
@@ -82,6 +85,8 @@ class JobFields:
 
     @property
     def memory_efficiency(self) -> float | None:
+        if self.memory_counted == ONE_TASK:
+            return None
         if self.memory_mib is not None and self.memory_asked_mib:
             return self.memory_mib / self.memory_asked_mib
         return self.printed_memory_efficiency
@@ -125,6 +130,7 @@ class JobFields:
 
 
 LARGEST: Final = "largest"
+ONE_TASK: Final = "one task"
 # States by scheduler, upper case. A word that is none of these is not a state.
 WAITING: Final = frozenset(
     ("PENDING", "PEND", "QUEUED", "HELD", "WAITING", "IDLE", "PSUSP", "CONFIGURING")

@@ -299,6 +299,8 @@ _STEMS: Final = (
         "used",
         "resource",
         "request",
+        "slurm data",
+        "dispatch",
     ),
 )
 _ID: Final = re.compile(

@@ -16,6 +16,7 @@ from typing import Any, Final
 from hpcncf.explain.drafts import Draft, Drafts
 from hpcncf.explain.fields import (
     COLUMNS,
+    ONE_TASK,
     PBS_LETTERS,
     Label,
     labels_by_letters,
@@ -507,7 +508,7 @@ def read_cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
     for row in rows:
         value: Any = None
         if row.kind in ("id", "bare id"):
-            plain_id = cell.rstrip("+")
+            plain_id = cell.rstrip("+").rstrip(".")
             found = re.search(
                 r"\d{1,12}(?:_\d+|_\[[^\]]*\]|\[\d*\]|\+\d+)?(?:\.[\w-]+)*$", plain_id
             )
@@ -519,6 +520,8 @@ def read_cell(rows: Sequence[Label], cell: str) -> tuple[str, Any] | None:
             value = found_share[0] if found_share and whole else None
         elif row.kind == "duration":
             unit = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}.get(row.unit, 0.0)
+            if cell.endswith(":+"):  # sacct and sstat have cut its seconds off
+                cell = f"{cell[:-1]}00"
             found_time = match_duration(cell, 0, unit)
             value = found_time[0] if found_time and found_time[1] >= len(cell.rstrip("+")) else None
         elif row.kind in ("memory", "used of memory"):
@@ -565,6 +568,10 @@ MEAN: Final = "CPU time is the steps' AveCPU x NTasks: there is no TotalCPU"
 TOGETHER: Final = (
     "steps ran side by side: memory is the sum of their peaks, which is an upper bound"
 )
+LARGEST_TASK: Final = (
+    "MaxRSS is that of the largest task, and without NTasks it is not known how many there were: "
+    "the job's memory was at least that"
+)
 TASKS: Final = "memory is the largest task's times the number of tasks: an upper bound"
 
 
@@ -579,6 +586,8 @@ def gather(rows: Sequence[tuple[int, dict[str, Any], list[str]]], drafts: Drafts
     for number, values, heads in rows:
         job_id = str(values.get("id", ""))
         base, step = _step(job_id)
+        if str(values.get("cell", "")).endswith(".+"):  # sacct has cut the step's name off
+            step = "cut"
         if "CPUEff" in heads and last and "state" not in values:  # reportseff -g: a node's, a GPU's
             grouped[last].append((values | {"part": values.get("cell", "")}, heads))
         elif base:
@@ -704,6 +713,9 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
                     draft.see(name, step[name], 1)
             if "asked_per" in step:
                 draft.see("memory_asked_mib.per", step["asked_per"], 1)
+    by_srun = [step for step in steps if str(step["step"]).isdecimal()]
+    if len(by_srun) == 1 and "tasks" in by_srun[0]:
+        draft.see("tasks", by_srun[0]["tasks"], 1)
     _see_gpu_use(job, steps, draft)
 
 
@@ -824,6 +836,12 @@ def _see_memory(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draf
         draft.see("memory_mib", job["memory_mib"], CELL + 1)
         return
     most = max(peaks, key=lambda each: each[0] * each[1], default=None)
+    several = (job.get("nodes") or max((step.get("nodes", 1) for step in steps), default=1)) > 1
+    if most and several and any(_lacks_tasks(step) for step in steps):
+        draft.see("memory_mib", max(largest for largest, _ in peaks), CELL + 1)
+        draft.see("memory_counted", ONE_TASK, CELL)
+        draft.notes.append(LARGEST_TASK)
+        return
     if most and _ran_together(job, steps):
         draft.see("memory_mib", sum(largest * tasks for largest, tasks in peaks), CELL + 1)
         draft.see("memory_counted", "steps together", CELL)
@@ -833,6 +851,11 @@ def _see_memory(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draf
         if most[1] > 1:
             draft.see("memory_counted", "task x tasks", CELL)
             draft.notes.append(TASKS)
+
+
+def _lacks_tasks(step: Mapping[str, Any]) -> bool:
+    """Return whether a step that srun started has a peak of memory, but no number of tasks."""
+    return "memory_mib" in step and "tasks" not in step and step["step"] not in ("batch", "extern")
 
 
 def _ran_together(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> bool:

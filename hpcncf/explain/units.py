@@ -48,9 +48,17 @@ _AMOUNT: Final = re.compile(
 )
 _AND: Final = re.compile(r"[\s,]*(?:and\s+)?")
 _BARE: Final = re.compile(rf"({_NUMBER})(?![\d:%]|\.\d|\s?[KMGTP]i?B?\b|\s?/\s?\d)", re.IGNORECASE)
-_MIB: Final = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
+_MIB: Final = {
+    "": 2**-20,
+    "K": 2**-10,
+    "M": 1.0,
+    "G": 2.0**10,
+    "T": 2.0**20,
+    "P": 2.0**30,
+    "E": 2.0**40,
+}
 _MEMORY: Final = re.compile(
-    rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w|o)?|(B|bytes?))(?:[nc]|/(?:node|core|cpu))?(?![A-Za-z])",
+    rf"({_NUMBER})\s?(?:([KMGTP])(?:i?B|bytes?|w|o)?|(E)i?B|(B|bytes?))(?:[nc]|/(?:node|core|cpu))?(?![A-Za-z])",
     re.IGNORECASE,
 )
 _SHARE: Final = re.compile(rf"({_NUMBER})\s{{0,3}}(?:%|percent\b|per cent\b|pct\b)", re.IGNORECASE)
@@ -100,7 +108,7 @@ def match_memory(text: str, at: int = 0, unit: str | None = None) -> Matched:
     unit: of a bare number: `B`, `K`, `M`, `G`; None where a bare number is none.
     """
     if found := _MEMORY.match(text, at):
-        return float(found[1]) * _MIB[(found[2] or "").upper()], found.end()
+        return float(found[1]) * _MIB[(found[2] or found[3] or "").upper()], found.end()
     if unit is not None and (found := _BARE.match(text, at)):
         return float(found[1]) * _MIB[unit.replace("B", "")], found.end()
     return None

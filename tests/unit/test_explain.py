@@ -944,3 +944,25 @@ def test_memory_of_steps_side_by_side_is_added_up() -> None:
     assert any("side by side" in note for note in job.notes)
     (job,) = read_text("".join([head, batch, *after_another]))
     assert (job.memory_mib, job.memory_counted) == (6 * 1024, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "without"),
+    [
+        ("sixth_seff_hung_to_its_limit", "more time helps is not known", "it needs more"),
+        ("sixth_condor_normal_end", "how long it ran is not known", "did not run to its end"),
+        ("sixth_bhist_peak_duration", "over 52", "about 60"),
+        ("sixth_seff_nothing_counted", "hardly any was counted", "would have been enough"),
+        ("sixth_sacct_nodes_without_ntasks", "was at least that", "at most"),
+    ],
+)
+def test_conclusion_claims_no_more_than_the_figures(name: str, part: str, without: str) -> None:
+    (job,) = read_text(TEXTS[name])
+    said = " ".join(each.text for each in conclude(job).conclusions)
+    assert part in said
+    assert without not in said
+
+
+def test_exabytes_are_named_as_an_overflow() -> None:
+    (job,) = read_text(TEXTS["sixth_seff_exabytes"])
+    assert any("overflowed" in note for note in job.notes)
