@@ -16,6 +16,8 @@ from hpcncf.lint.rules import Complaint
 MAX_ARRAY_SIZE: Final = 1001
 """Slurm's default: the largest index is one below it."""
 TASKS_OWN: Final = re.compile(r"%\d*[ajJ]")
+# Lines that only tell the index to the log; not those that write or pass it on.
+ONLY_SAYS: Final = re.compile(r"\s*(?:echo|printf)\s[^|>&;`(\\]*")
 LSF_TASKS_OWN: Final = re.compile(r"%I")
 
 
@@ -83,7 +85,13 @@ def _index(context: Context) -> Iterator[Complaint]:
     names = ARRAY_VARIABLES[scheduler]
     # An index of another scheduler is another rule's.
     known = {each for group in ARRAY_VARIABLES.values() for each in group}
-    if context.script.uses(*known, "TASK_ID", r"SLURM_\w*ARRAY\w*") or not context.pythons:
+    used = "\n".join(
+        line
+        for line in context.script.lines
+        if not line.lstrip().startswith("#") and not ONLY_SAYS.fullmatch(line)
+    )
+    index = rf"\b(?:{'|'.join(known)}|TASK_ID|SLURM_\w*ARRAY\w*)\b"
+    if re.search(index, used) or not context.pythons:
         return
     if any(start.stages[-1].kind in ("shell", "program") and _is_own(start.stages[-1].name)
            for start in context.script.starts):  # fmt: skip

@@ -33,6 +33,12 @@ INTERACTIVE: Final = frozenset(
 FARMING: Final = frozenset(
     {"parallel", "xargs", "dask", "dask-scheduler", "dask-worker", "ray", "snakemake", "nextflow"}
 )
+# Commands that end at once, or do not keep a script from its end.
+_SHORT = """
+echo printf date exit cd ls rm mkdir pwd deactivate set unset true : export hostname env
+printenv module ml source . conda cat touch cp mv trap return scontrol sacct seff
+"""
+SHORT: Final = frozenset(_SHORT.split())
 LAUNCHERS: Final = ("srun", "mpirun", "torchrun", "accelerate", "deepspeed")
 
 

@@ -15,6 +15,7 @@ from hpcncf.lint.rules import Complaint
 CONDA_MODULE: Final = re.compile(r"conda|mamba|miniforge|python", re.IGNORECASE)
 LOGIN_SHELL: Final = re.compile(r"#!\s*\S*sh\s+(?:-\w*[li]|--login)")
 ACTIVATES: Final = re.compile(r"(?:^|/)bin/activate$")
+PLAIN_SH: Final = re.compile(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:sh|dash)\s*")
 PYTHON_MODULE: Final = re.compile(
     r"(?:^|/)(?:i?python|anaconda|miniconda|cray-python)[\w.-]*(?:/|$)", re.I
 )
@@ -23,6 +24,7 @@ PYTHON_MODULE: Final = re.compile(
 def check_environment(context: Context) -> Iterator[Complaint]:
     yield from _conda(context)
     yield from _modules(context)
+    yield from _setenv(context)
     yield from _exported(context)
     yield from _other_python(context)
     yield from _folders(context)
@@ -60,17 +62,44 @@ def _conda(context: Context) -> Iterator[Complaint]:
 
 def _modules(context: Context) -> Iterator[Complaint]:
     """Find `module` commands in scripts that run in a shell other than bash."""
-    if not re.fullmatch(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:sh|dash)\s*", context.script.shebang):
-        return
-    if not context.is_slurm:
+    if context.script.scheduler in ("pbs", "sge"):  # of qsub, -S counts, whatever `#!` says
+        is_sh = re.fullmatch(r"\S*/(?:sh|dash)", context.request.value("S") or "")
+    else:
+        is_sh = PLAIN_SH.fullmatch(context.script.shebang)
+    if not is_sh:
         return
     for start in context.script.starts:
         words = _words(start)
         if words[0] in ("source", "."):
             return
         if words[0] in ("module", "ml"):
-            yield find("module-in-sh", start.line, (Edit(1, ("#!/bin/bash",)),))
+            edits = (Edit(1, ("#!/bin/bash",)),) if context.is_slurm else ()
+            yield find("module-in-sh", start.line, edits)
             return
+
+
+def _setenv(context: Context) -> Iterator[Complaint]:
+    """Find csh's `setenv` in scripts that bash or sh runs."""
+    chosen = context.request.value("S") if context.script.scheduler in ("pbs", "sge") else None
+    shell = re.search(
+        r"(?:^|[/\s])(bash|sh|dash|zsh|ksh)(?:\s|$)", chosen or context.script.shebang
+    )
+    if shell is None or re.search(r"\bsetenv\s*\(\)|\bfunction\s+setenv\b", context.script.text):
+        return
+    # Without -S, qsub may take the user's shell, whatever `#!` says.
+    is_note = chosen is None and context.script.scheduler in ("pbs", "sge")
+    for command in context.script.commands:
+        if len(command.words) < 2 or command.words[0].raw != "setenv" or command.is_conditional:
+            continue
+        text = context.line(command.line)
+        mended = re.sub(
+            r"^(\s*)setenv\s+(\w+)\s+(\"[^\"]*\"|'[^']*'|\S+)\s*$", r"\g<1>export \g<2>=\g<3>", text
+        )
+        edits = (Edit(command.line, (mended,)),) if mended != text else ()
+        yield find(
+            "setenv-in-bash", command.line, edits, is_note, shell=shell[1],
+            name=command.words[1].text,
+        )  # fmt: skip
 
 
 def _exported(context: Context) -> Iterator[Complaint]:

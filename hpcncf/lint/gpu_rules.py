@@ -10,12 +10,15 @@ from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Stage
 from hpcncf.batch.options import Scheduler
 from hpcncf.batch.script import Start
-from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
+from hpcncf.lint.batch_context import LAUNCHERS, ArgumentOf, Context, find, options_of
 from hpcncf.lint.rules import Complaint
 from hpcncf.text import pluralize
 
 DEVICE: Final = frozenset({"device", "accelerator", "dev"})
 COUNT: Final = frozenset({"gpus", "num-gpus", "ngpus", "n-gpus", "n-gpu", "devices"})
+GPU_INDEX: Final = frozenset(
+    {"gpu-id", "gpu-ids", "gpuid", "gpu-index", "device-id", "cuda-device"}
+)
 ON_CPU: Final = frozenset(
     {"no-cuda", "cpu", "use-cpu", "no-gpu", "cpu-only", "nogpu", "disable-cuda"}
 )
@@ -170,6 +173,46 @@ def _ranks_against_gpus(context: Context) -> Iterator[Complaint]:
             and not start.command.background
         ):
             yield find("idle-gpus", counted.line, by="uses", used=int(counted.shown), gpus=gpus)
+        elif gpus > 1 and (one := _only_gpu(context, start)):
+            yield find(
+                "idle-gpus", one.line, by=f"--{one.name} {one.shown} uses", used=1, gpus=gpus
+            )
+
+
+def _only_gpu(context: Context, start: Start) -> ArgumentOf | None:
+    """Return the option by which the job's only program takes one GPU; None if it has none."""
+    if len(context.pythons) != 1 or start.command.background or start.command.loops:
+        return None
+    srun = start.stage("srun")
+    if srun is None and context.launches:
+        return None
+    if srun is not None and (
+        start.stage(*LAUNCHERS[1:])
+        or context.is_unknown_step(srun)
+        or context.step_tasks(srun) != 1
+    ):
+        return None
+    ((_, stage),) = context.pythons
+    named = {each for word in stage.arguments for each in re.findall(r"cuda:\d+", word.shown)}
+    if len(named) > 1:
+        return None
+    return next((each for each in options_of(stage) if _names_one_gpu(stage, each)), None)
+
+
+def _names_one_gpu(stage: Stage, option: ArgumentOf) -> bool:
+    """Return whether an option names a single GPU: `--device cuda:0`, but not `--gpus 0 1`."""
+    following = [
+        stage.arguments[index + 1].shown
+        for index, each in enumerate(stage.arguments[:-1])
+        if each is option.value
+    ]
+    if following and re.match(r"\d|cuda:", following[0]):
+        return False
+    if option.name in DEVICE:
+        return re.fullmatch(r"(?:(?:cuda|gpu):)?\d", option.shown.lower()) is not None
+    if option.name in ("gpu", "devices"):  # a number or an index: one GPU either way
+        return option.shown in ("0", "1")
+    return option.name in GPU_INDEX and re.fullmatch(r"\d", option.shown) is not None
 
 
 def _ranks_on_node(context: Context, start: Start) -> tuple[int, int, bool]:

@@ -142,7 +142,7 @@ RULES: Final = {
     # Threads and workers
     "threads-of-node": "{counted} counts all cores of the node or the job, also those of other "
     "ranks and users. Use {mend}",
-    "too-few-threads": "{threads} on {cores} cores, of which a single process then uses one. Use "
+    "too-few-threads": "{threads} on {cores} cores: a single process leaves the others idle. Use "
     "as many threads as cores, or request fewer",
     "processes-times-threads": "{processes} processes with {threads} each on {cores}: they take "
     "turns. Set OMP_NUM_THREADS={fitting}",
@@ -175,6 +175,8 @@ RULES: Final = {
     "not defined: `conda activate` fails, and the script goes on with another Python",
     "module-in-sh": "`module` is a function of bash: /bin/sh, which is dash on Debian and Ubuntu, "
     "does not have it",
+    "setenv-in-bash": "`setenv` is a command of csh: {shell} does not have it, {name} is not set, "
+    "and the script goes on. Use `export {name}=...`",
     "export-none": "srun inherits --export={value}: its tasks get neither PATH nor what the "
     "script has set since",
     "other-python": "{what} is not the Python of {environment}, which is active: its packages are "

@@ -9,16 +9,10 @@ from typing import Final
 from hpcncf.batch.edits import Edit
 from hpcncf.batch.launchers import Stage
 from hpcncf.batch.script import Start
-from hpcncf.lint.batch_context import INTERACTIVE, Context, find, replace_value
+from hpcncf.lint.batch_context import INTERACTIVE, SHORT, Context, find, replace_value
 from hpcncf.lint.rules import Complaint
 from hpcncf.text import pluralize
 
-# Commands that end at once, or do not keep a script from its end.
-_SHORT = """
-echo printf date exit cd ls rm mkdir pwd deactivate set unset true : export hostname env
-printenv module ml source . conda cat touch cp mv trap return scontrol sacct seff
-"""
-SHORT: Final = frozenset(_SHORT.split())
 REACHES_NODES: Final = frozenset(
     {"ssh", "pdsh", "clush", "parallel", "ray", "dask", "blaunch", "pbsdsh"}
 )
@@ -297,8 +291,11 @@ def _mpirun(context: Context) -> Iterator[Complaint]:
     if scheduler == "slurm":
         if request.tasks is None and (request.is_exclusive or not request.asks_for_cores):
             return
+    elif scheduler == "pbs":
+        yield from _ranks_above_chunks(context)
+        return
     elif scheduler not in ("lsf", "sge") or request.tasks is None or request.is_exclusive:
-        return  # slots of PBS depend on how Open MPI was built
+        return
     for start in context.script.starts:
         stage = next((each for each in start.stages if each.kind == "mpirun"), None)
         if stage is None or stage.name not in ("mpirun", "mpiexec", "orterun", "prun"):
@@ -319,6 +316,42 @@ def _mpirun(context: Context) -> Iterator[Complaint]:
                 )
             yield find("mpirun-slots", start.line, edits, ranks=ranks, what=what, mend=mend,
                        tasks=pluralize(tasks, "slot"))  # fmt: skip
+
+
+def _ranks_above_chunks(context: Context) -> Iterator[Complaint]:
+    """Find more ranks than the cores of all chunks; up to these, it depends on Open MPI's build."""
+    request = context.request
+    given = request.resources
+    each = max(
+        request.cores_per_task or 0,
+        int(digits) if (digits := given.get("mpiprocs", "")).isdigit() else 0,
+    )
+    has_several_kinds = any(
+        "+" in (option.value or "")
+        for directive in context.script.directives
+        for option in directive.options
+        if option.name == "l"
+    )
+    if not each or not request.nodes or request.is_exclusive or has_several_kinds:
+        return
+    for start in context.script.starts:
+        stage = next((one for one in start.stages if one.kind == "mpirun"), None)
+        ranks = stage.number("np", "n") if stage is not None else None
+        if stage is None or ranks is None or stage.name not in ("mpirun", "mpiexec", "orterun"):
+            continue
+        hosts = stage.get("hostfile", "machinefile", "f")
+        is_own = hosts is not None and "PBS_NODEFILE" not in hosts.shown
+        if is_own or stage.has("host", "H", "oversubscribe", "use-hwthread-cpus", "map-by"):
+            continue
+        slots = request.nodes * each
+        if ranks > slots:
+            by = given.get("chunks_by", "select")
+            cores = f"ppn={each}" if by == "nodes" else f"ncpus={each}:mpiprocs={each}"
+            mend = f"{by}={-(-ranks // each)}:{cores}, or start {slots}"
+            yield find(
+                "mpirun-slots", start.line, ranks=ranks, tasks=pluralize(slots, "slot"),
+                what="core that PBS gives", mend=mend,
+            )  # fmt: skip
 
 
 def _more_tasks(context: Context, ranks: int) -> tuple[Edit, ...]:

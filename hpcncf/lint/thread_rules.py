@@ -11,7 +11,7 @@ from hpcncf.batch.launchers import ExpandedWord, Stage
 from hpcncf.batch.request import parse_array
 from hpcncf.batch.script import Assignment, Start
 from hpcncf.batch.shell import Word
-from hpcncf.lint.batch_context import LAUNCHERS, Context, find, options_of
+from hpcncf.lint.batch_context import FARMING, LAUNCHERS, SHORT, Context, find, options_of
 from hpcncf.lint.rules import THREAD_VARIABLES, Complaint, too_many_threads, too_many_workers
 from hpcncf.text import pluralize
 
@@ -33,6 +33,9 @@ THREAD_OPTIONS: Final = re.compile(
     r"(?:num-?|n-?)?threads?|nthreads?|n-jobs|njobs|num-threads|num-cpus|n-cpus|cpus|ncores|cores"
 )
 BESIDE: Final = re.compile(r"jobs|workers|proc|threads|cpus|cores|parallel|^j$|^n$|^p$|^t$")
+INTERPRETED: Final = re.compile(
+    r"\.(?:sh|bash|py|pl|R|r|jl)$|^(?:Rscript|R|julia|perl|java|matlab)$"
+)
 TRAINS: Final = re.compile(
     r"train|fit|learn|torch|ncf|model|tune|sweep|grid|search|recsys|embed|matrix|factor|als|bpr"
 )
@@ -81,6 +84,7 @@ def check_threads(context: Context) -> Iterator[Complaint]:
     yield from _omp_of_chunk(context)
     yield from _ranks_above_cores(context)
     yield from _too_few(context)
+    yield from _too_few_compiled(context)
     yield from _several_processes(context)
 
 
@@ -289,6 +293,37 @@ def _too_few(context: Context) -> Iterator[Complaint]:
     facts = context.facts(stage)
     if facts is not None and facts.starts_processes:
         return
+    yield from _threads_below(context, start, cores, is_note=False)
+
+
+def _too_few_compiled(context: Context) -> Iterator[Complaint]:
+    """Find `OMP_NUM_THREADS=4` for a compiled program on 16 cores; some cannot use more: a note."""
+    request = context.request
+    cores = request.cores
+    if cores is None or cores < 4 or request.has_gpus or request.task_count != 1:
+        return
+    started = [each for each in context.script.starts if each.stages[-1].name not in SHORT]
+    if len(started) != 1 or (request.nodes or 1) > 1 or request.resources.get("mpiprocs"):
+        return
+    (start,) = started
+    last = start.stages[-1]
+    typed = last.place.word.text if last.place else ""
+    srun = start.stage("srun")
+    if last.kind != "program" or not ("/" in typed or srun) or INTERPRETED.search(last.name):
+        return
+    if start.command.background or start.command.loops or start.stage(*LAUNCHERS[1:], "wrapper"):
+        return
+    if srun is not None and srun.has("cpus-per-task", "ntasks", "ntasks-per-node", "exact"):
+        return
+    if last.name in FARMING or any(BESIDE.search(option.name) for option in options_of(last)):
+        return
+    yield from _threads_below(context, start, cores, is_note=True)
+
+
+def _threads_below(
+    context: Context, start: Start, cores: int, is_note: bool
+) -> Iterator[Complaint]:
+    """Find literal numbers of threads of at most half the cores."""
     for assigned in context.script.assigned:
         number = assigned.value.number
         if assigned.name == "OMP_NUM_THREADS" and number and number * 2 <= cores:
@@ -299,8 +334,8 @@ def _too_few(context: Context) -> Iterator[Complaint]:
             mended = text.replace(f"OMP_NUM_THREADS={number}", f"OMP_NUM_THREADS={mend}")
             edits = (Edit(assigned.line, (mended,)),) if mended != text else ()
             yield find(
-                "too-few-threads", assigned.line, edits, threads=pluralize(number, "thread"),
-                cores=cores,
+                "too-few-threads", assigned.line, edits, is_note,
+                threads=pluralize(number, "thread"), cores=cores,
             )  # fmt: skip
 
 

@@ -452,6 +452,79 @@ def test_workers_times_threads_are_a_note_unless_a_loader_starts_them(
     assert [each.level for each in found] == levels
 
 
+GPUS = f"{HEAD}#SBATCH --gres=gpu:4 -c 4\n"
+ARRAY = f"{HEAD}#SBATCH --array=1-9\n"
+TORQUE = "#!/bin/bash\n#PBS -l nodes=2:ppn=16,mem=8gb\ncd $PBS_O_WORKDIR\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ("4:idle-gpus", f"{GPUS}python a.py --device cuda:0\n"),
+        ("4:idle-gpus", f"{GPUS}srun python a.py --device=cuda:1\n"),
+        ("4:idle-gpus", f"{GPUS}python a.py --devices 1\n"),
+        ("4:idle-gpus", f"{GPUS}python a.py --gpus 1\n"),
+        ("4:idle-gpus", f"{GPUS}python a.py --gpu 0\n"),
+        ("4:idle-gpus", f"{GPUS}python a.py --gpu_ids 2\n"),
+        ("", f"{GPUS}python a.py --gpu_ids 0 1 2 3\n"),
+        ("", f"{GPUS}python a.py --gpu_ids 0,1,2,3\n"),
+        ("", f"{GPUS}python a.py --device cuda\n"),
+        ("", f"{GPUS}python a.py --device cuda:0 --teacher cuda:1\n"),
+        ("", f"{GPUS}python a.py --device cuda:0 &\npython a.py --device cuda:1 &\nwait\n"),
+        ("", f"{GPUS}python a.py --device cuda:0\ntorchrun --nproc_per_node=4 b.py\n"),
+        ("", f"{HEAD}#SBATCH --gres=gpu:1\npython a.py --device cuda:0\n"),
+        ("3:array-index-unused", f"{ARRAY}echo task $SLURM_ARRAY_TASK_ID\npython a.py\n"),
+        ("", f"{ARRAY}echo $SLURM_ARRAY_TASK_ID > task.txt\npython a.py task.txt\n"),
+        ("", f"{ARRAY}echo $SLURM_ARRAY_TASK_ID | python a.py\n"),
+        ("4:mpirun-slots", f"{TORQUE}mpirun -np 64 ./a\n"),
+        ("4:mpirun-slots", f"{TORQUE}mpirun -np 64 -machinefile $PBS_NODEFILE ./a\n"),
+        ("", f"{TORQUE}mpirun -np 32 ./a\n"),
+        ("", f"{TORQUE}mpirun -np 64 --oversubscribe ./a\n"),
+        (
+            "4:mpirun-slots",
+            "#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=8:mem=8gb\ncd $PBS_O_WORKDIR\n"
+            "mpiexec -n 32 ./a\n",
+        ),
+        (
+            "",
+            "#!/bin/bash\n#PBS -l select=1:ncpus=8:mem=8gb+3:ncpus=16:mem=8gb\n"
+            "cd $PBS_O_WORKDIR\nmpiexec -n 56 ./a\n",
+        ),
+        ("3:setenv-in-bash", f"{HEAD}setenv OMP_NUM_THREADS 1\n./a\n"),
+        ("4:setenv-in-bash", f"{SGE}setenv OMP_NUM_THREADS 1\n./a\n"),
+        ("", f"{SGE}#$ -S /bin/csh\nsetenv OMP_NUM_THREADS 1\n./a\n"),
+        ("", "#!/bin/tcsh\n#SBATCH -t 9 --mem=8G\nsetenv OMP_NUM_THREADS 1\n./a\n"),
+        ("", f'{HEAD}setenv() {{ export "$1=$2"; }}\nsetenv OMP_NUM_THREADS 1\n./a\n'),
+        ("5:module-in-sh", f"{SGE}#$ -S /bin/sh\nmodule load R\nRscript a.R\n"),
+        ("", f"{SGE}#$ -S /bin/bash\nmodule load R\nRscript a.R\n"),
+        ("", f"{SGE}#$ -S /bin/sh\n. /etc/profile.d/modules.sh\nmodule load R\nRscript a.R\n"),
+        ("4:too-few-threads", f"{HEAD}#SBATCH -c 16\nexport OMP_NUM_THREADS=4\nsrun ./a\n"),
+        ("", f"{HEAD}#SBATCH -c 16\nexport OMP_NUM_THREADS=16\nsrun ./a\n"),
+        ("", f"{HEAD}#SBATCH -c 16\nexport OMP_NUM_THREADS=4\nsrun -n 4 -c 4 ./a\n"),
+        ("", f"{HEAD}#SBATCH -n 4 -c 4\nexport OMP_NUM_THREADS=4\nsrun -c 4 ./a\n"),
+        ("", f"{HEAD}#SBATCH -c 16\nexport OMP_NUM_THREADS=4\n./a.sh\n"),
+        ("", f"{HEAD}#SBATCH -c 16\nexport OMP_NUM_THREADS=4\n./a &\n./b &\nwait\n"),
+    ],
+)
+def test_idle_gpus_tasks_and_cores_and_wrong_shells(found: str, text: str) -> None:
+    assert findings(text) == found.split()
+    edits = [edit for each in check_batch_script(text) for edit in each.edits]
+    assert not edits or findings(apply_edits(text, edits)) == []
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        ("warning", f"{SGE}#$ -S /bin/bash\nsetenv A 1\n./a\n"),
+        ("note", f"{SGE}setenv A 1\n./a\n"),
+        ("note", f"{SGE}#$ -S /bin/sh\nmodule load R\n./a\n"),
+        ("note", f"{HEAD}#SBATCH -c 16\nexport OMP_NUM_THREADS=4\n./a\n"),
+    ],
+)
+def test_what_depends_on_the_shell_or_the_program_is_a_note(level: str, text: str) -> None:
+    assert [each.level for each in check_batch_script(text)] == [level]
+
+
 def test_cores_that_lsf_leaves_to_a_job_are_no_pool_of_its_own() -> None:
     script = f"{LSF}#BSUB -n 4\npython train.py\n"
     (found,) = check_batch_script(script, program("import multiprocessing\nmultiprocessing.Pool()"))
