@@ -57,6 +57,7 @@ GPU_BUSY: Final = 0.5
 SLURM: Final = frozenset(
     (
         "sacct",
+        "sstat",
         "seff",
         "nn_seff",
         "seff-array",
@@ -220,7 +221,7 @@ def _cpu_alone(job: JobFields) -> Conclusion:
             "nothing is sized from it.",
         )
     likely = round(1 / job.efficiency) if job.efficiency > 0 else 0
-    if 2 <= likely <= 256 and abs(job.efficiency * likely - 1) <= EXACT:
+    if 3 <= likely <= 256 and abs(job.efficiency * likely - 1) <= EXACT:
         busy = "one core" if _kept_to_one(job, likely) else "one core's worth of work"
         return Conclusion(
             "share_of_one_core", f"On average {share} of the cores were busy: of {likely}, {busy}."
@@ -525,8 +526,8 @@ def _time(job: JobFields) -> list[Conclusion]:
         )
         if hardly_worked(job) and (job.gpu_efficiency or 0) < GPU_IDLE:
             text = (
-                f"It was ended at its time limit{ran} with hardly any CPU time: it waited or hung, "
-                "and whether more time helps is not known."
+                f"It was ended at its time limit{ran} with hardly any CPU time: it waited, hung "
+                "or was not counted, and whether more time helps is not known."
             )
             return [Conclusion("time_limit_reached", text)]
         return [

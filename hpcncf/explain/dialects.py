@@ -81,6 +81,16 @@ def _ran_for(found: re.Match[str], draft: Draft) -> None:
         draft.see("elapsed_s", elapsed[0], 0)
 
 
+def _memory_of(found: re.Match[str], draft: Draft) -> None:
+    for name, amount in zip(("memory_mib", "memory_asked_mib"), found.groups(), strict=True):
+        if held := match_memory(amount):
+            draft.see(name, held[0], 1)
+
+
+def _stopped(_: re.Match[str], draft: Draft) -> None:
+    draft.see("state", "CANCELLED", 0)
+
+
 def _time_of(name: str) -> Callable[[re.Match[str], Draft], None]:
     def see(found: re.Match[str], draft: Draft) -> None:
         if amount := match_duration(found[1]):
@@ -243,6 +253,27 @@ _PROSE: Final = _phrases(
     (_PERCENT + "CPU" + _USE, _share("printed_efficiency")),
     (_PERCENT + "GPU" + _USE, _share("gpu_efficiency")),
     (_USED + _YOUR + "(?:CPU|cores)", _share("printed_efficiency")),
+    (
+        r"\b(?:runs?|running|ran|work\w*) (?:on|at|with) (?:an? )?"
+        r"(?:about |around |only |roughly )*"
+        r"(\d{1,3}(?:\.\d+)?)\s?% (?:overall |mean |average )?efficiency",
+        _share("printed_efficiency"),
+    ),
+    (
+        r"cores? \((\d{1,6})\) than (?:it |they |you )?(?:requested|allocated|reserved|asked for)"
+        r" \((\d{1,6})\)",
+        _of_load,
+    ),
+    (r"\bcores? (?:over|in|during) the (?:last|past) " + _FOR, _time_of("elapsed_s")),
+    (
+        r"(\d[\d.]*\s?[KMGT]i?B) of (?:the |its |your )*(\d[\d.]*\s?[KMGT]i?B)"
+        r"(?: that)?(?: it| you)?(?: was| were)? (?:reserved|requested|allocated|asked for)",
+        _memory_of,
+    ),
+    (
+        r"\b(?:your|the) (?:processes|jobs?)\b[^.]{0,60} (?:was|were|been) (cancelled|killed)\b",
+        _stopped,
+    ),
     (_LASTING + r"of (?:total )?CPU[ -]time\b", _time_of("cpu_s")),
     (
         _LASTING + r"of (?:wall(?:[ -]?clock)?(?:[ -]?time)?|elapsed time|run ?time)\b",
@@ -303,10 +334,10 @@ _HINTS: Final = (
 )
 
 
-def read_phrases(line: str, drafts: Drafts, rule: bool) -> None:
+def read_phrases(line: str, drafts: Drafts, told: str) -> None:
     """Read known phrases of a line into the job's draft.
 
-    `rule`: whether the line may state what the site wants, not what the job did.
+    `told`: the part of the line before the first sentence on what the site wants.
     """
     if found := _CONDOR_ID.match(line) or _SGE_ID.match(line) or _PBS_ID.match(line):
         drafts.of(found[1])
@@ -316,8 +347,8 @@ def read_phrases(line: str, drafts: Drafts, rule: bool) -> None:
     for pattern, see in _SAID:
         if found := pattern.search(line):
             see(found, drafts.here())
-    for pattern, see in () if rule else _PROSE:
-        if found := pattern.search(line):
+    for pattern, see in _PROSE if told else ():
+        if found := pattern.search(told):
             see(found, drafts.aside())
 
 
@@ -348,6 +379,7 @@ PER_CORE: Final = (
 )
 VIRTUAL: Final = "maxvmem is address space, not memory: it says nothing of what is needed"
 BETWEEN: Final = "run time is from its start to its end: time in which it was suspended counts"
+TO_LAST_LOOK: Final = "run time is from its start to the scheduler's last look at it"
 MEAN_OF: Final = "the figures are means over several jobs"
 OVERFLOWED: Final = (
     "its memory is more than any machine has: the accounting overflowed, nothing follows from it"
@@ -399,9 +431,13 @@ def finish(draft: Draft) -> JobFields:
         habit(draft, text)
     _drop_impossible_memory(draft)
     _spread(draft)
-    if "elapsed_s" not in seen and (draft.id or "cpu_s" in seen) and (ran := elapsed_between(text)):
-        draft.see("elapsed_s", ran, 0)
-        draft.notes.append(BETWEEN)
+    if "elapsed_s" not in seen and (draft.id or "cpu_s" in seen):
+        if ran := elapsed_between(text):
+            draft.see("elapsed_s", ran, 0)
+            draft.notes.append(BETWEEN)
+        elif _is_looked_at(draft) and (ran := elapsed_between(text, running=True)):
+            draft.see("elapsed_s", ran, 0)
+            draft.notes.append(TO_LAST_LOOK)
     job = JobFields(source=source, id=draft.id, notes=list(dict.fromkeys(draft.notes)))
     code, by_signal = seen.get("exit_code", (None, 0))
     job.exit_code, job.signal = _end(code, by_signal)
@@ -438,6 +474,12 @@ def finish(draft: Draft) -> JobFields:
     if job.state in OUT_OF_TIME or job.state in RUNNING:
         job.exit_code = job.exit_code or None
     return _inferred(job)
+
+
+def _is_looked_at(draft: Draft) -> bool:
+    """Return whether a running job has CPU time, and no CPU efficiency of the scheduler's own."""
+    seen = draft.values
+    return seen.get("state") in RUNNING and "cpu_s" in seen and "printed_efficiency" not in seen
 
 
 def _per_node_or_core(draft: Draft, job: JobFields) -> None:
@@ -681,10 +723,20 @@ def _jobstats(draft: Draft, text: str) -> None:
         draft.see("nodes_unused", float(max(named, len(nothing))), 3)
 
 
+# `Started on 4 Hosts/Processors <2*n1> <2*n2>`, `Dispatched to <n1>`, `Started 8 Task(s) on ...`.
+_LSF_STARTED: Final = re.compile(
+    r"(?:Started|Dispatched)(?: \d{1,7} Task\(s\))? (?:on|to)"
+    r"(?: \d{1,7})?(?: Host(?:s/Processors|\(s\)))? ((?:<[^<>]{1,90}> ?){1,500})"
+)
+
+
 def _lsf(draft: Draft, text: str) -> None:
     seen = draft.values
     ran_on = text.partition("executed on host(s)")[2].partition("Your job looked like")[0]
     hosts = re.findall(r"<(\d{1,6})\*([\w.-]+)>", ran_on)
+    if not hosts and (started := _LSF_STARTED.search(text)):
+        hosts = re.findall(r"<(?:(\d{1,6})\*)?([\w.-]+)>", started[1])
+        hosts = [(each or "1", host) for each, host in hosts]
     if slots := sum(int(each) for each, _ in hosts):
         draft.see("cores", float(slots), 2)
         draft.see("nodes", float(len({host for _, host in hosts})), 0)
@@ -711,12 +763,23 @@ PBS_OWN: Final = (
 )
 
 
-def _pbs(draft: Draft, _: str) -> None:
+# `tracejob` of PBS Pro has a row of each node, and the job's total in the row of its end.
+_TRACE: Final = r"\W*\d\d/\d\d/\d{4} [\d:.]{8,15}\s+[A-Z]\s+"
+TRACE_NODE: Final = re.compile(_TRACE + r"([\w.-]+) cput=(\S+) mem=\S+\s*$")
+_TRACE_END: Final = re.compile("^" + _TRACE + "Exit_status=", re.MULTILINE)
+
+
+def _pbs(draft: Draft, text: str) -> None:
+    if nodes := draft.values.get("cpu_of_nodes"):
+        draft.see("cpu_s", sum(nodes.values()), 0)
+        draft.see("nodes", float(len(nodes)), 0)
+    if draft.values.get("state", "RUNNING") in RUNNING and _TRACE_END.search(text):
+        draft.see("state", "FINISHED", 3)
     code = draft.values.get("exit_code", (0, 0))[0]
     if code < 0:
         draft.notes.append(PBS_OWN.format(code=code))
         draft.see("state", "ABORTED", 0)
-    if (draft.values.get("nodes") or 1) > 1:
+    if (draft.values.get("nodes") or 1) > 1 and not nodes:
         draft.notes.append(PBS_HOSTS)
 
 

@@ -23,6 +23,8 @@ _ENDS: Final = (
     rf"\s*[:=]?\s+{_MOMENT}",
     rf"^[^\w\n]*005 \([\d.]+\) {_MOMENT}",
 )
+# LSF's last look at a job that runs.
+_LOOK: Final = rf"^[^\w\n]*{_MOMENT}:? resource usage collected"
 LONGEST_S: Final = 400 * 86400.0
 
 
@@ -32,16 +34,17 @@ def _pairs() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
     flags = re.IGNORECASE | re.MULTILINE
     return [
         (re.compile(start, flags), re.compile(end, flags))
-        for start, end in zip(_STARTS, _ENDS, strict=True)
+        for start, end in zip((*_STARTS, _STARTS[0]), (*_ENDS, _LOOK), strict=True)
     ]
 
 
-def elapsed_between(text: str) -> float | None:
+def elapsed_between(text: str, running: bool = False) -> float | None:
     """Return the seconds from a job's last start to its end; None where the text has not both.
 
-    Also None where the order of day and month decides, as in 03/04/2026.
+    Of a running job, to LSF's last look at it. Also None where the order of day and month
+    decides, as in 03/04/2026.
     """
-    for start, end in _pairs():
+    for start, end in _pairs()[-1:] if running else _pairs()[:-1]:
         ends = list(end.finditer(text))
         starts = [
             found for found in start.finditer(text) if ends and found.start() < ends[-1].end()

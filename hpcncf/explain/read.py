@@ -353,6 +353,7 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
     for number, line in enumerate(lines):
         if number in drafts.nameless:
             drafts.line = number
+            _see_command(lines[max(number - 6, 0) : number], drafts)
             see_nameless(drafts.nameless[number], drafts)
         if number not in telling or line == before:
             before = line
@@ -361,11 +362,41 @@ def _read_labels(lines: Sequence[str], drafts: Drafts) -> None:
         if heading := _SECTION.match(line):  # `Resources requested:`, then `walltime=04:00:00`
             drafts.of_request = bool(_ASKED.search(heading[0]))
             continue
+        if node := dialects.TRACE_NODE.match(line):
+            draft = drafts.here()
+            used = match_duration(node[2])
+            draft.values.setdefault("cpu_of_nodes", {})[node[1]] = used[0] if used else 0.0
+            continue
         if "Resources Per Task" not in line:  # Moab's checkjob, of each task
             _read_line(line, before, lines[number + 1 : number + 2], drafts, table, beginnings)
-        dialects.read_phrases(line, drafts, is_rule(before, line))
+        dialects.read_phrases(line, drafts, told_of_job(before, line))
         drafts.here().text.append(line)
         before = line
+
+
+_SSTAT: Final = re.compile(r"\W*sstat\s(?:.*\s)?(?:-j\s?|--jobs?[= ])(\d{1,12})(?:\.\w+)?(?:\s|$)")
+
+
+def _see_command(lines: Sequence[str], drafts: Drafts) -> None:
+    """Read the job of a table without ids from sstat's command above it: it knows no ended job."""
+    for line in lines:
+        if found := _SSTAT.match(line):
+            draft = drafts.of(found[1])
+            draft.see("state", "RUNNING", 0)
+            draft.source = draft.source or "sstat"
+
+
+_SENTENCE_END: Final = re.compile(r"[.!?](?=\s+[A-Z])")
+
+
+def told_of_job(before: str, line: str) -> str:
+    """Return the sentences of a line before the first that states what the site wants."""
+    begin = 0
+    for end in [*(found.end() for found in _SENTENCE_END.finditer(line)), len(line)]:
+        if is_rule("" if begin else before, line[begin:end]):
+            return line[:begin]
+        begin = end
+    return line
 
 
 def is_rule(before: str, line: str) -> bool:
@@ -460,7 +491,7 @@ def _take(
     unit = (after[1] or "").lower()
     separator = _SEPARATOR.match(line, after.end())
     assert separator
-    if (of_memory or key in _LASTING) and not is_rule(before, line):
+    if (of_memory or key in _LASTING) and start < len(told_of_job(before, line)):
         separator = _VERB.match(line, after.end()) or separator
     at_begin = not line[:start].strip(" \t|-+:\"'")
     gap = separator[0]
@@ -484,7 +515,7 @@ def _take(
             if value is None:
                 continue
             prose = bool(re.search(r"[a-z]", towards[0]))
-            if prose and is_rule(before, line):
+            if prose and start >= len(told_of_job(before, line)):
                 continue
             return _see_share(row, key, line, value, start, prose, drafts)
         # A clock or a unit shows that the word is a label.

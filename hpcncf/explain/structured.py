@@ -196,6 +196,10 @@ _LSF_STATES: Final = frozenset(("PEND", "PSUSP", "RUN", "USUSP", "SSUSP"))
 _CARDS: Final = re.compile(r"\s*(?:Hostname\s+)?GPU Id\s+Mean \(%\)\s")
 
 
+# Columns of sacct and sstat that no other table has.
+_OF_STEPS: Final = frozenset(("AveCPU", "MaxRSS", "TotalCPU", "Elapsed", "State", "AllocCPUS"))
+
+
 def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
     """Return the table whose header is this line; None if the line is no header."""
     line = lines[number].replace("^|^", "|")
@@ -232,6 +236,7 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
     fields = {each.field for rows in columns for each in rows}
     has_id = "id" in fields
     telling = len(fields & _TELLING)
+    of_steps = cut == " " and set(heads) < _OF_STEPS and telling == len(heads)
     sparse = len(known) * 2.5 < len(heads) and not (has_id and telling >= 3)
     lacks = len(known) < 2 or not telling or sparse
     if lacks and not set(heads) >= _LSF_STATES:
@@ -239,7 +244,7 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
     if set(heads) >= _LSF_STATES:
         run = [Label("elapsed_s", "duration", "s")]
         columns = [run if head == "RUN" else column(head) for head in heads]
-    elif not has_id and (telling < 2 or len(known) < 3):
+    elif not has_id and (telling < 2 or len(known) < 3) and not of_steps:
         return None
     table = TextTable(heads, columns, cut)
     if cut == " ":
@@ -655,7 +660,7 @@ def see_nameless(values: Mapping[str, Any], drafts: Drafts) -> None:
 
 
 def _see_row(values: Mapping[str, Any], draft: Draft) -> None:
-    for name in (*_PLAIN, "cpu_s", "memory_mib"):
+    for name in (*_PLAIN, "cpu_s", "ave_cpu_s", "memory_mib"):
         if name in values:
             draft.see(name, values[name], CELL)
     if "asked_per" in values:
@@ -698,6 +703,9 @@ def _fold(rows: Sequence[Row], draft: Draft) -> None:
         draft.see("state", state, CELL + 1)
     elif not job and state:
         draft.see("state", state, CELL)
+    if not own and "avecpu" in lowered and not lowered & _OF_JOBS:
+        state, draft.source = "RUNNING", "sstat"
+        draft.see("state", state, 1)
     if not steps and not accounting:
         _see_row(job, draft)
         return
@@ -744,6 +752,12 @@ def _cut_steps(rows: Sequence[Row]) -> Sequence[Row]:
     if len(rows) < 2 or len(set(cells)) > 1 or not cells[0].endswith("+"):
         return rows
     return [rows[0], *((values | {"step": "cut"}, heads) for values, heads in rows[1:])]
+
+
+# What sacct has of a job or step, and sstat, which shows running steps only, has not.
+_OF_JOBS: Final = frozenset(
+    ("state", "elapsed", "totalcpu", "exitcode", "alloccpus", "ncpus", "alloctres", "reqmem")
+)
 
 
 def _source(heads: set[str]) -> str:

@@ -21,7 +21,7 @@ from hpcncf.explain.dialects import _inferred
 from hpcncf.explain.fields import LABELS, JobFields
 from hpcncf.explain.groups import group_jobs
 from hpcncf.explain.moments import elapsed_between
-from hpcncf.explain.read import _may_tell, read_text, read_with_problems
+from hpcncf.explain.read import _may_tell, read_text, read_with_problems, told_of_job
 from hpcncf.explain.units import duration, mebibytes, plain_numbers
 
 DATA = Path(__file__).parents[1] / "data/explain"
@@ -966,3 +966,39 @@ def test_conclusion_claims_no_more_than_the_figures(name: str, part: str, withou
 def test_exabytes_are_named_as_an_overflow() -> None:
     (job,) = read_text(TEXTS["sixth_seff_exabytes"])
     assert any("overflowed" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "told"),
+    [
+        ("", "It used 20 % of 8 cores. The goal is 80 %.", "It used 20 % of 8 cores."),
+        ("", "The goal is 80 %. It used 20 % of 8 cores.", ""),
+        ("", "It used 20 % of 8 cores.", "It used 20 % of 8 cores."),
+        ("A good target for", "CPU use is 90 %. It used 20 %.", ""),
+        ("", "It used 0.5 cores, jobs should use 4. Thanks.", ""),
+    ],
+)
+def test_sentences_before_a_rule_are_about_the_job(before: str, line: str, told: str) -> None:
+    assert told_of_job(before, line) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Jobs on this cluster were cancelled for maintenance.",
+        "The cluster was busy over the last 12 hours.",
+        "Please run sstat -j 4711 --format=AveCPU,MaxRSS while it runs.",
+        "Jobs must run at 75% efficiency at least.",
+    ],
+)
+def test_sentence_about_the_site_is_no_job(text: str) -> None:
+    assert not read_text(text)
+
+
+def test_node_rows_of_tracejob_add_up_where_the_total_is_missing() -> None:
+    text = TEXTS["sixth_tracejob_row_per_node"]
+    rows = [line for line in text.splitlines() if "cput=" not in line or "/2024" in line]
+    total = "resources_used.cput=00:30:03 "
+    assert total in text
+    (job,) = read_text("\n".join(rows).replace(total, ""))
+    assert (job.cpu_s, job.nodes, job.state) == (1803, 3, "FINISHED")
