@@ -30,6 +30,9 @@ from hpcncf.batch.shell import (
 # Of a large script: each start keeps the variables that it would have.
 MOST_STARTS: Final = 1_000
 MOST_VARIABLES: Final = 500
+# Of the text in which the numbers of commented directives are looked for.
+LONGEST_BODY: Final = 200_000
+MOST_PATTERNS: Final = 20
 # A variable's value is read again at each use: longer ones stay one word.
 LONGEST_SPLIT: Final = 2_000
 MOST_SPLIT: Final = 5_000
@@ -52,7 +55,9 @@ THREADS_OF: Final = (
     r"(?:threads|jobs|workers|cpus|cores|procs|nproc|processes|(?:^|\s)-[jtp])"
     r"(?:\s*=\s*|\s+|(?<=\s-[jtp]))[\"']?{}(?![\w.])"
 )
-RANKS_OF: Final = r"\b(?:mpirun|mpiexec|srun)\b[^\n]*\s(?:-np?|--ntasks|-n)[ =]?{}(?![\w.])"
+RANKS_OF: Final = (
+    r"\b(?:mpirun|mpiexec|srun)\b[^\n]{{0,200}}?\s(?:-np?|--ntasks|-n)[ =]?{}(?![\w.])"
+)
 EACH_TASKS_OWN: Final = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})
 ARRAY_VARIABLES: Final[Mapping[Scheduler, tuple[str, ...]]] = {
     "slurm": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_JOB_ID"),
@@ -174,12 +179,10 @@ def read_batch_script(text: str) -> BatchScript:
         shell = parse_shell(text.replace("\r\n", "\n"))
     directives = [each for each in directives if not _is_text(each, shell)]
     scheduler = main_scheduler(directives)
-    counted = [
-        each
-        for each in directives
-        if each.is_read or _is_missed(each, directives, text, first_command)
-    ]
-    request = build_request(counted, scheduler or "slurm")
+    missed = _MissedDirectives(directives, text, first_command)
+    request = build_request(
+        [each for each in directives if each.is_read or each in missed], scheduler or "slurm"
+    )
     script = BatchScript(text, scheduler, directives, first_command, request)
     if shell is not None:
         script.commands, script.is_cut = shell.commands, shell.is_cut
@@ -204,45 +207,64 @@ def _is_text(directive: Directive, shell: ShellText | None) -> bool:
     )
 
 
-def _is_missed(
-    one: Directive, directives: Sequence[Directive], text: str, first_command: int
-) -> bool:
-    """Return whether a directive that the scheduler ignores was meant to be read.
+class _MissedDirectives:
+    """Tell which of the directives that a scheduler ignores were meant to be read.
 
-    Later checks then assume that it is read, so that one slip causes one complaint.
+    Later checks then assume that they are read, so that one slip causes one complaint.
     """
-    if one.ignored != "commented-out":
-        return True
-    read = {option.name for each in directives if each.is_read for option in each.options}
-    for option in one.options:
-        used = [name for name, by in SLURM_VARIABLES.items() if by == option.name]
-        if option.name == "array":
-            used += ARRAY_VARIABLES["slurm"]
-        if option.name not in read and any(name in text for name in used):
+
+    def __init__(self, directives: Sequence[Directive], text: str, first_command: int) -> None:
+        self.read = [each for each in directives if each.is_read]
+        self.text = text
+        self.first_command = first_command
+        self.schedulers = {each.scheduler for each in self.read}
+        self.names = {option.name for each in self.read for option in each.options}
+        self.requests: dict[Scheduler, EffectiveOptions] = {}
+        self.found: dict[str, bool] = {}
+        """Whether the text has what this pattern finds."""
+
+    def __contains__(self, one: Directive) -> bool:
+        if one.ignored != "commented-out":
             return True
-    active = [each for each in directives if each.scheduler == one.scheduler and each.is_read]
-    is_above = not first_command or one.line < first_command
-    return not active or (is_above and _is_number_used(one, active, text))
+        for option in one.options:
+            used = [name for name, by in SLURM_VARIABLES.items() if by == option.name]
+            if option.name == "array":
+                used += ARRAY_VARIABLES["slurm"]
+            if option.name not in self.names and any(name in self.text for name in used):
+                return True
+        if one.scheduler not in self.schedulers:
+            return True
+        is_above = not self.first_command or one.line < self.first_command
+        return is_above and self._is_number_used(one)
 
+    @cached_property
+    def body(self) -> str:
+        lines = self.text[:LONGEST_BODY].split("\n")
+        return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
-def _is_number_used(one: Directive, active: Sequence[Directive], text: str) -> bool:
-    """Return whether the script starts as many processes or threads as a comment would request.
+    def _has(self, pattern: str) -> bool:
+        if pattern not in self.found:
+            if len(self.found) >= MOST_PATTERNS:
+                return False
+            self.found[pattern] = re.search(pattern, self.body, re.IGNORECASE) is not None
+        return self.found[pattern]
 
-    That is, as many as a directive that became a comment, and more than the others request.
-    """
-    request = build_request(active, one.scheduler)
-    with_it = build_request([*active, one], one.scheduler)
-    if request.is_exclusive or not request.asks_for_cores or request.cores is None:
-        return False
-    if one.scheduler == "slurm" and request.has_gpus and "ntasks" not in request.options:
-        return False  # sites give cores with a GPU (DefCpuPerGPU)
-    cores, ranks = with_it.cores or 1, with_it.task_count
-    body = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
-    if cores > request.cores and request.cores == 1:
-        return re.search(THREADS_OF.format(cores), body, re.IGNORECASE) is not None
-    if ranks > request.task_count == 1:
-        return re.search(RANKS_OF.format(ranks), body) is not None
-    return False
+    def _is_number_used(self, one: Directive) -> bool:
+        """Return whether the script starts as many processes or threads as a comment requests.
+
+        That is, more than the directives request that are read.
+        """
+        if one.scheduler not in self.requests:
+            self.requests[one.scheduler] = build_request(self.read, one.scheduler)
+        request, alone = self.requests[one.scheduler], build_request([one], one.scheduler)
+        if request.is_exclusive or not request.asks_for_cores or request.cores is None:
+            return False
+        if one.scheduler == "slurm" and request.has_gpus and "ntasks" not in request.options:
+            return False  # sites give cores with a GPU (DefCpuPerGPU)
+        cores, ranks = alone.cores or 1, alone.task_count
+        if cores > request.cores == 1:
+            return self._has(THREADS_OF.format(cores))
+        return ranks > request.task_count == 1 and self._has(RANKS_OF.format(ranks))
 
 
 class _Walk:

@@ -248,16 +248,20 @@ def _commands_in(context: Context, word: Word, depth: int = 0) -> list[str]:
         if part.kind == "command":
             found.append(part.text)
         elif part.kind in ("variable", "arithmetic") and depth < DEEPEST_VARIABLE:
-            names = (
-                [part.text] if part.kind == "variable" else re.findall(r"[A-Za-z_]\w*", part.text)
-            )
-            for name in names:
-                before = [
-                    each.value.word
-                    for each in context.script.assigned
-                    if each.name == name and each.line <= word.line
-                ]
-                found += _commands_in(context, before[-1], depth + 1) if before else []
+            names = {part.text}
+            if part.kind == "arithmetic":
+                names = set(re.findall(r"[A-Za-z_]\w*", part.text))
+            for name in sorted(names):
+                before = next(
+                    (
+                        each.value.word
+                        for each in reversed(context.script.assigned)
+                        if each.name == name and each.line <= word.line
+                    ),
+                    None,
+                )
+                if before is not None and before is not word:
+                    found += _commands_in(context, before, depth + 1)
     return found
 
 

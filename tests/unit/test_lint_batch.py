@@ -117,6 +117,7 @@ HOSTILE = [
     "#SBATCH --x=" * 10**5,
     "#SBATCH -c 1\n" * 10**5,
     "case x in\n" * 10**5,
+    "#SBATCH -J a\n# SBATCH -c 16\n" * 5_000 + "srun " * 10**5,
     f"A='{'x ' * 900}'\n" + "srun $A\n" * 10**5,
     f"A=({'x ' * 900})\n" + 'torchrun "${A[@]}"\n' * 10**5,
     "".join(f"python a.py $SLURM_X{number}_ARRAY_ID\n" for number in range(5000)),
