@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from hpcncf.explain.fields import LARGEST, JobFields
+from hpcncf.explain.fields import LARGEST, ONE_TASK, JobFields
 
 # `12_3` of Slurm, `12[3].server` of PBS, `12.3` of Grid Engine and HTCondor.
 _TASK: Final = re.compile(r"(\d{1,12})(?:_\d{1,9}|\[\d{1,9}\]|\.\d{1,9})((?:\.[A-Za-z][\w-]*)*)")
 _PART: Final = re.compile(r"(\d{1,12})\+\d{1,4}")
 # How memory was counted that is no peak of a task: the largest of such figures is none either.
-_NO_PEAK: Final = ("LSF", "mean", "virtual", "node")
+_NO_PEAK: Final = (ONE_TASK, "LSF", "mean", "virtual", "node")
 
 
 @dataclass(frozen=True)

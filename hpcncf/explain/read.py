@@ -389,12 +389,16 @@ def _see_command(lines: Sequence[str], drafts: Drafts) -> None:
 _SENTENCE_END: Final = re.compile(r"[.!?](?=\s+[A-Z])")
 
 
+# Before a rule in the same line only these make sure that it is no general remark.
+_OF_JOB: Final = re.compile(r"\b(?:your?|job|it)\b", re.IGNORECASE)
+
+
 def told_of_job(before: str, line: str) -> str:
     """Return the sentences of a line before the first that states what the site wants."""
     begin = 0
     for end in [*(found.end() for found in _SENTENCE_END.finditer(line)), len(line)]:
         if is_rule("" if begin else before, line[begin:end]):
-            return line[:begin]
+            return line[:begin] if _OF_JOB.search(line[:begin]) else ""
         begin = end
     return line
 

@@ -850,8 +850,7 @@ def _see_memory(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draf
         draft.see("memory_mib", job["memory_mib"], CELL + 1)
         return
     most = max(peaks, key=lambda each: each[0] * each[1], default=None)
-    several = (job.get("nodes") or max((step.get("nodes", 1) for step in steps), default=1)) > 1
-    if most and several and any(_lacks_tasks(step) for step in steps):
+    if most and any(_may_be_one_of_many(step, job) for step in steps):
         draft.see("memory_mib", max(largest for largest, _ in peaks), CELL + 1)
         draft.see("memory_counted", ONE_TASK, CELL)
         draft.notes.append(LARGEST_TASK)
@@ -867,9 +866,23 @@ def _see_memory(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], draf
             draft.notes.append(TASKS)
 
 
-def _lacks_tasks(step: Mapping[str, Any]) -> bool:
-    """Return whether a step that srun started has a peak of memory, but no number of tasks."""
-    return "memory_mib" in step and "tasks" not in step and step["step"] not in ("batch", "extern")
+# As much CPU time as this many busy cores may be of one process.
+_ONE_CORE: Final = 1.15
+
+
+def _may_be_one_of_many(step: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Return whether a step's peak of memory may be that of one task of several.
+
+    That is so for a step of srun without a number of tasks, on several nodes or with several
+    busy cores.
+    """
+    by_srun = str(step["step"]).isdecimal() or step["step"] == "cut"
+    if not by_srun or "memory_mib" not in step or "tasks" in step:
+        return False
+    nodes = job.get("nodes") or step.get("nodes", 1)
+    elapsed = step.get("elapsed_s") or job.get("elapsed_s")
+    busy = step.get("cpu_s", job.get("cpu_s", 0.0)) / elapsed if elapsed else 0.0
+    return bool(nodes > 1 or (busy > _ONE_CORE and step["step"] != "cut"))
 
 
 def _ran_together(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> bool:

@@ -31,7 +31,7 @@ from hpcncf.explain.conclude import (
     may_be_several_nodes,
     memory_is_counted,
 )
-from hpcncf.explain.fields import OUT_OF_MEMORY, OUT_OF_TIME, JobFields
+from hpcncf.explain.fields import ONE_TASK, OUT_OF_MEMORY, OUT_OF_TIME, JobFields
 from hpcncf.explain.words import format_memory
 from hpcncf.text import format_duration, pluralize
 
@@ -41,7 +41,7 @@ MOST_WORKLOADS: Final = 5_000
 OTHERS: Final = "(further names)"
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?")
 # A figure of these kinds is no peak of the job, or not all of it.
-NO_PEAKS: Final = ("LSF", "mean", "virtual", "node")
+NO_PEAKS: Final = (ONE_TASK, "LSF", "mean", "virtual", "node")
 # A limit is rounded up to whole five minutes.
 LIMIT_STEP_S: Final = 300.0
 

@@ -973,6 +973,7 @@ def test_exabytes_are_named_as_an_overflow() -> None:
     [
         ("", "It used 20 % of 8 cores. The goal is 80 %.", "It used 20 % of 8 cores."),
         ("", "The goal is 80 %. It used 20 % of 8 cores.", ""),
+        ("", "Jobs with 30 % CPU use waste cores. Ideally use 90 %.", ""),
         ("", "It used 20 % of 8 cores.", "It used 20 % of 8 cores."),
         ("A good target for", "CPU use is 90 %. It used 20 %.", ""),
         ("", "It used 0.5 cores, jobs should use 4. Thanks.", ""),
@@ -1002,3 +1003,32 @@ def test_node_rows_of_tracejob_add_up_where_the_total_is_missing() -> None:
     assert total in text
     (job,) = read_text("\n".join(rows).replace(total, ""))
     assert (job.cpu_s, job.nodes, job.state) == (1803, 3, "FINISHED")
+
+
+def test_group_of_largest_tasks_gets_no_memory_request() -> None:
+    """Two tasks of an array on different numbers of nodes, each with one rank's peak."""
+    head = "JobID|State|Elapsed|NCPUS|NNodes|TotalCPU|MaxRSS|ReqMem\n"
+    rows = [
+        f"7_{task}|COMPLETED|01:00:00|8|{nodes}|08:00:00||64000Mn\n"
+        f"7_{task}.0|COMPLETED|01:00:00|8|{nodes}|08:00:00|1000M|64000Mn\n"
+        for task, nodes in ((1, 2), (2, 3))
+    ]
+    (group,) = group_jobs(read_text(head + "".join(rows)))
+    assert group.whole.memory_counted == "one task"
+    assert conclude(group.whole).request == NextRequest()
+
+
+@pytest.mark.parametrize(
+    ("step", "cpu", "counted"),
+    [("0", "08:00:00", "one task"), ("0", "01:00:00", ""), ("bat+", "08:00:00", "")],
+)
+def test_step_without_tasks_is_believed_as_one_only_with_one_busy_core(
+    step: str, cpu: str, counted: str
+) -> None:
+    text = (
+        "JobID|State|Elapsed|NCPUS|NNodes|TotalCPU|MaxRSS|ReqMem\n"
+        f"7|COMPLETED|01:00:00|8|1|{cpu}||64000M\n7.{step}|COMPLETED|01:00:00|8|1|{cpu}|1000M|\n"
+    )
+    (job,) = read_text(text)
+    assert job.memory_counted == counted
+    assert (conclude(job).request.memory_mib is None) == bool(counted)
