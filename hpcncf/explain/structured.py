@@ -225,7 +225,7 @@ def _table_at(lines: Sequence[str], number: int) -> TextTable | None:
         if _DASHES.match(below) and 1 < len(spans) < len(heads):
             spans[-1] = (spans[-1][0], len(line))
             heads = [line[start:end].strip() for start, end in spans]
-        else:
+        elif len(spans) != len(heads) or not _DASHES.match(below):
             heads = _wide_heads(line, heads)
     if {"NDS", "TSK"} <= set(heads):
         return _of_qstat(heads, lines, number)
