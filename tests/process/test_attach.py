@@ -232,6 +232,7 @@ def test_watching_needs_the_standard_library_alone() -> None:
     assert set(out.stdout.split()) <= {"hpcncf", *sys.stdlib_module_names}
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(py_spy.find_program() is None, reason="needs py-spy")
 def test_lines_are_seen_while_the_program_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     with program(PROGRAM) as process:

@@ -84,7 +84,7 @@ def test_a_child_is_counted_once_while_it_lives_as_a_zombie_and_after() -> None:
         after = watched.sample()
     assert len(zombie.pids) == 2
     assert len(after.pids) == 1
-    assert zombie.cpu_s >= 0.3
+    assert zombie.cpu_s >= 0.3 - ticks(2)  # each of its two clocks is cut to a tick
     assert after.cpu_s == pytest.approx(said_s, abs=ticks(10))
 
 
