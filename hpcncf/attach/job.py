@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ from hpcncf.slurm.query import job_states, run_query
 
 # Beyond the watch itself: the step has to start, on a busy controller.
 PATIENCE_S: Final = 90.0
-# A watch that was interrupted has ended by then; srun takes two within a second for an abort.
-AGAIN_S: Final = 10.0
 MODULES: Final = (
     "__init__.py",
     "errors.py",
@@ -235,16 +232,11 @@ def _communicate(process: subprocess.Popen[bytes], patience_s: float) -> tuple[b
     try:
         return process.communicate(modules, timeout=patience_s)
     except KeyboardInterrupt:
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            # Once more: srun drops a signal that comes before all of its tasks have begun.
-            process.send_signal(signal.SIGINT)
-            try:
-                return process.communicate(timeout=AGAIN_S)
-            except subprocess.TimeoutExpired:
-                continue
-            except KeyboardInterrupt:
-                break
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=PATIENCE_S)
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            pass
     except subprocess.TimeoutExpired:
         pass
     process.terminate()  # srun ends its step

@@ -31,7 +31,6 @@ def main(words: str) -> None:
         raw = Observation(watch).run(asked["seconds"])
     except find.CannotWatch as error:
         raw = {"error": str(error)}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # may come again, and would cut the figures
     sys.stdout.write(pack({**raw, "node": node}, node))
     sys.stdout.flush()
 

@@ -96,7 +96,14 @@ def test_interrupt_ends_the_watch_and_no_more(user: User) -> None:
         before = steps(user, job)
         variables = os.environ | {"SLURM_CONF": str(user.cluster.folder / "etc/slurm.conf")}
         words = [*user.hpcncf, "attach", "--job", job, "--seconds", "300", "--json"]
-        with subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, text=True) as watch:
+        with subprocess.Popen(
+            words,
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+            # As at a terminal: tests that run in the background inherit that it is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as watch:
             eventually(lambda: "hpcncf-attach" in steps(user, job))
             time.sleep(2)
             watch.send_signal(signal.SIGINT)
