@@ -78,6 +78,15 @@ def no_servers(request: pytest.FixtureRequest) -> None:
             server._stop()
 
 
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """`hpcncf run` blocks all signals until it ends. Called within a test, it must leave none
+    blocked: later tests' processes would inherit that, and some would wait for ever."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
