@@ -15,6 +15,7 @@ import jsonschema
 import make_results
 import pytest
 import yaml
+from test_apply import SEFF
 from test_explain_since import MONTH, prints
 
 from hpcncf import cli
@@ -24,17 +25,6 @@ from hpcncf.paths import ResultPaths
 SCHEMAS: Final = Path(cli.__file__).parents[1] / "schemas/output"
 # Described in part: records, manifests and tables have a reference of their own.
 PARTLY: Final = ("Rank", "Node", "Prepared", "CollectedRun", "Run")
-SEFF: Final = """\
-Job ID: 4242
-State: COMPLETED (exit code 0)
-Nodes: 1
-Cores per node: 5
-CPU Utilized: 01:02:00
-CPU Efficiency: 20.67% of 05:00:00 core-walltime
-Job Wall-clock time: 01:00:00
-Memory Utilized: 5.00 GB
-Memory Efficiency: 7.81% of 64.00 GB
-"""
 TRAIN: Final = "torch.set_num_threads(64)\nDataLoader(train_set, shuffle=True, num_workers=40)\n"
 BATCH: Final = "#!/bin/bash\n#SBATCH -c 5\n#SBATCH --mem=64G\n#SBATCH -t 90\npython train.py\n"
 
