@@ -92,8 +92,10 @@ def stop_as(number: int) -> None:
 
     In a group without a shell that could let it go on, the kernel does not stop it.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    # Blocked still, so that it is one with the terminal's own, which may wait to be delivered: in
+    # the other order each would stop this process, and after `fg` it would stop once more.
     os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
 
 
