@@ -30,7 +30,7 @@ MAX_EXACT: Final = 2_500
 
 
 class Verdict(StrEnum):
-    """What the repeats show about the candidate's speed."""
+    """Verdict of the repeats on the candidate's speed."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -46,7 +46,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast the candidate is as the baseline."""
+    """Speed of the candidate over that of the baseline."""
 
     value: float
     """Ratio of the medians; of several pairs, the geometric mean."""

@@ -21,7 +21,7 @@ def records(
     allocated: Mapping[str, float] | None = None,
     programs: Mapping[str, list[ProgramProfile]] | None = None,
 ) -> tuple[list[RankRecord], list[NodeRecord]]:
-    """For each node, build a rank's record of all watched processes, and the node's record.
+    """Build for each node a rank's record of all watched processes, and the node's record.
 
     `allocated`: node -> cores of the job there. `programs`: node -> what was seen inside.
     """

@@ -26,7 +26,7 @@ MAPPING: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+ +(/.*)
 
 @dataclass
 class FileSeen:
-    """What a watch has observed of one open file."""
+    """Observations of one open file."""
 
     writes: bool
     moved: int = 0

@@ -71,7 +71,7 @@ class ThreadTimes:
 
 @dataclass
 class ProcessSeen:
-    """What a watch has observed of one process."""
+    """Observations of one process."""
 
     parent: int
     command: list[str]

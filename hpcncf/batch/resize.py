@@ -35,7 +35,7 @@ class RequestedAmount:
 
 @dataclass(frozen=True)
 class Target:
-    """What a job needs; None where nothing is known or today's request is right."""
+    """Needs of a job; None where nothing is known or today's request is right."""
 
     cores: RequestedAmount | None = None
     """Of each task."""

@@ -69,7 +69,7 @@ ARRAY_VARIABLES: Final[Mapping[Scheduler, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class VariableValue:
-    """What is known of a variable's value."""
+    """Known facts about a variable's value."""
 
     text: str | None
     origins: frozenset[str] = frozenset()

@@ -136,7 +136,7 @@ def column_names(context: int) -> list[str]:
 
 
 def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
-    """For each user select the first tried item without a training row, else the last."""
+    """Select for each user the first tried item without a training row, else the last."""
     indptr, positives = items_by_user(train)
     users = np.arange(len(train.user_names), dtype=np.int64)
     pairs = np.repeat(users, np.diff(indptr)) * train.item_count + positives

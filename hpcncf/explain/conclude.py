@@ -84,7 +84,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class NextRequest:
-    """What to request next; None where today's request has no known fault."""
+    """Next request; None where today's request has no known fault."""
 
     nodes: int | None = None
     cores: int | None = None

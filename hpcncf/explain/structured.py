@@ -131,7 +131,7 @@ def _values(node: Mapping[str, Any], key: str) -> list[object]:
 
 @dataclass
 class TextTable:
-    """Where a table's header is, and how its rows are cut."""
+    """Header of a table, and the way in which its rows are cut."""
 
     heads: list[str]
     columns: list[list[Label]]

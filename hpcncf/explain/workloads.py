@@ -307,7 +307,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class WorkloadAdvice:
-    """What to request for a workload next, and why."""
+    """Next request for a workload, and the reason."""
 
     request: NextRequest
     not_enough: str

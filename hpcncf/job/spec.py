@@ -493,7 +493,7 @@ class Model(Settings):
 
 
 class Training(Settings):
-    """How a run trains. Every field is part of the run's identity, unless stated otherwise."""
+    """Settings of a run's training, each part of the run's identity unless stated otherwise."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: cuda if the run has a GPU, else cpu."""

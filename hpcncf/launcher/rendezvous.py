@@ -31,7 +31,7 @@ LONGEST: Final = 512
 
 @dataclass(frozen=True)
 class Meeting:
-    """What every rank knows about the ranks' meeting place before they have met."""
+    """Meeting place of the ranks, as every rank knows it before they have met."""
 
     host: str
     ports: Sequence[int]

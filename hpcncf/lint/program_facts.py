@@ -188,7 +188,7 @@ def _without_comments(text: str, tree: ast.Module | None) -> str:
 
 
 class _ProgramCalls:
-    """What a program's calls and imports show, with the lines of the calls."""
+    """Facts that a program's calls and imports show, with the lines of the calls."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}

@@ -56,7 +56,7 @@ def build_batch(rows: BatchRows) -> Batch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which positions of an epoch's order each step has, over all ranks and on this one."""
+    """Positions of an epoch's order that each step has, over all ranks and on this one."""
 
     rows: int
     batch: int

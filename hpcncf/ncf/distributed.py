@@ -39,7 +39,7 @@ AGREE_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class StepDecision:
-    """What all ranks do after a step: end the training, or save, and stop if there was a signal."""
+    """Decision of all ranks after a step: end the training, or save, and stop after a signal."""
 
     signum: int
     """The signal that stops the run; 0: continue after the checkpoint."""

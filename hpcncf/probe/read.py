@@ -94,7 +94,7 @@ def working(seen: Iterable[ProgramProfile]) -> list[ProgramProfile]:
 
 
 class ProcessUse(NamedTuple):
-    """What one process had used when the probe last wrote, and where it ran."""
+    """Resources that one process had used when the probe last wrote, and where it ran."""
 
     node: str
     place: Mapping[str, str]

@@ -196,7 +196,7 @@ class Io(RecordPart):
 
 
 class Phases(RecordPart):
-    """Where the time of the counted steps went, in seconds; they add up to the steps' time."""
+    """Seconds of the counted steps by phase; they add up to the steps' time."""
 
     input_s: Number
     """Waiting for the next batch."""
@@ -389,7 +389,7 @@ class ProgramGraph(RecordPart):
 
 
 class ProgramMoment(RecordPart):
-    """How many steps a program had taken at one moment of its training, and at what cost."""
+    """Steps that a program had taken at one moment of its training, and their cost."""
 
     elapsed_s: Number
     steps: Integer
@@ -450,7 +450,7 @@ class ProgramLoader(RecordPart):
 
 
 class ProgramRemedy(RecordPart):
-    """What `hpcncf run --with` asked for, and what came of it."""
+    """Remedy that `hpcncf run --with` requested, and its outcome."""
 
     remedy: str
     """As `--with` has it: `workers=2`."""
@@ -461,7 +461,7 @@ class ProgramRemedy(RecordPart):
 
 
 class ProgramProfile(RecordPart):
-    """Where the time of one process of a user's program went, as the probe inside it saw.
+    """Time of one process of a user's program by phase and line, as the probe in it saw.
 
     Seconds are of the time after its first step, unless said otherwise; of all its time for a
     program without steps.
@@ -579,7 +579,7 @@ class RankEnd(AttemptRecord):
 
 
 class NodeUse(RecordPart):
-    """What a job's processes used on one node that were no children of its command.
+    """Use of one node by processes of the job that were no children of its command.
 
     A launcher such as `srun` started them. Seen by the probe: only processes of Python.
     """
@@ -784,7 +784,7 @@ EndReason = Literal["exited", "timeout", "cancelled"]
 
 
 class End(AttemptRecord):
-    """How an attempt ended, by its local launcher, written after the last rank has ended."""
+    """End of an attempt, noted by its local launcher and written after the last rank has ended."""
 
     kind: Literal["end"] = "end"
     reason: EndReason

@@ -62,7 +62,7 @@ OF_RANKS: Final = (
 
 @dataclass(frozen=True)
 class AutoChoice:
-    """What was tried, and what the real run takes of it."""
+    """Setups that were tried, and the one that the real run takes."""
 
     remedies: Remedies = UNCHANGED
     reason: str = ""

@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ProgramRequest:
-    """What to ask for, and to change in the program."""
+    """Next request, and the changes to make in the program."""
 
     setup: Setup
     mem_gb: int

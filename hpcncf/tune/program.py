@@ -63,7 +63,7 @@ ALWAYS: Final = ("threads=1", "fused")
 
 @dataclass(frozen=True)
 class Setup:
-    """What is tried: cores, and what is changed in the program."""
+    """Setup of a trial: cores, and the changes to the program."""
 
     cores: int
     remedies: Remedies = UNCHANGED

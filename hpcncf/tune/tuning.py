@@ -36,7 +36,7 @@ class Round(RecordPart):
 
 
 class Saved(Record):
-    """What a tuning saves in its folder: the job, and the rounds of runs asked for so far."""
+    """Saved state of a tuning: the job, and the rounds of runs asked for so far."""
 
     kind: Literal["tuning"] = "tuning"
     job: dict[str, Any]

@@ -31,7 +31,7 @@ OURS: Final = "HPCNCF_MPS"
 
 @dataclass(frozen=True)
 class MpsClientEnv:
-    """What the client processes of an MPS daemon need in their environment."""
+    """Environment that the client processes of an MPS daemon need."""
 
     gpus: list[str]
     """As a client names them: the daemon renumbers the GPUs that it was started with."""

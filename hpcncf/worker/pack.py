@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class LaunchPolicy:
-    """How a local queue or a Slurm task starts and stops the runs of a pack."""
+    """Policy by which a local queue or a Slurm task starts and stops the runs of a pack."""
 
     take: Callable[[Run], AttemptPaths]
     """Raises HpcncfError or OSError if the run cannot be started."""

@@ -346,7 +346,7 @@ ConfidenceLevel = Literal["settled", "likely", "not settled", "too few repeats",
 
 @dataclass(frozen=True)
 class Confidence:
-    """How far a choice can be trusted, and why."""
+    """Degree to which a choice can be trusted, and the reason."""
 
     level: ConfidenceLevel
     text: str

@@ -28,7 +28,7 @@ HPCNCF_MIB: Final = 64.0
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """What one run asks of Slurm, or several that share a GPU, and where its figures come from."""
+    """Slurm resources of one run, or of several that share a GPU, and the sources of the figures."""
 
     resources: Resources
     expected_s: float | None

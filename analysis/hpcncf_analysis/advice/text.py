@@ -379,7 +379,7 @@ def describe_excluded(table: Judgement) -> list[str]:
 
 @dataclass(frozen=True)
 class CauseSummary:
-    """What stands under the headline about cores and causes."""
+    """Text under the headline about cores and causes."""
 
     answer: Sequence[tuple[str, str]] = ()
     """Of the recommended configuration, if there is one; else of the one whose cause costs most."""

@@ -74,7 +74,7 @@ DiagnosisVerdict = Literal["cause", "healthy", "unknown"]
 
 @dataclass(frozen=True)
 class Gain:
-    """What a remedy is expected to do to one figure: a ratio, after over before."""
+    """Expected effect of a remedy on one figure: a ratio, after over before."""
 
     factor: float
     low: float

@@ -69,7 +69,7 @@ class Startup:
 
 @dataclass(frozen=True)
 class LoaderFacts:
-    """Who makes the batches that the steps wait for."""
+    """Facts about the loaders that make the batches."""
 
     workers: int
     starts: float

@@ -46,7 +46,7 @@ EACH_SLOWER: Final = 1.1
 
 @dataclass(frozen=True)
 class Trend:
-    """How the length of a step changes over the run."""
+    """Change in the length of a step over the run."""
 
     ratio: float
     """The last third of the time over the first."""
@@ -149,7 +149,7 @@ class ObservedProgram:
 
     @functools.cached_property
     def trend(self) -> Trend | None:
-        """How much steps slow down from start to end; None if they do not or too little is known.
+        """Slow-down of the steps from start to end; None if they do not or too little is known.
 
         Measured by the training thread's CPU time, which no neighbour takes.
         """

@@ -21,7 +21,7 @@ from hpcncf_analysis.formatting import format_cores, format_number, format_perce
 
 @dataclass(frozen=True)
 class Balance:
-    """How the useful times of several ranks compare."""
+    """Comparison of the useful times of several ranks."""
 
     slowest: int
     """Its place among them."""

@@ -39,7 +39,7 @@ class CoreShares:
 
 @dataclass(frozen=True)
 class RequestedRemedy:
-    """What became of a change that `--with` requested."""
+    """Outcome of a change that `--with` requested."""
 
     name: str
     is_applied: bool
@@ -124,7 +124,7 @@ def judge_program(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> S
 
 
 def requested_remedies(rank: RankRecord) -> tuple[RequestedRemedy, ...]:
-    """What became of each requested remedy in the rank's processes, the applied ones first."""
+    """Return the outcome of each requested remedy in the rank's processes, applied ones first."""
     if not any((rank.run.get("remedies") or {}).values()):
         return ()
     from hpcncf.job.spec import Remedies

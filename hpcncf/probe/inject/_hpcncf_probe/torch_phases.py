@@ -31,7 +31,7 @@ TRACED = [False]
 
 
 class WatchedLoader:
-    """What the probe knows about the loader of one data set."""
+    """Facts about the loader of one data set."""
 
     def __init__(self, number, loader):
         self.number = number
