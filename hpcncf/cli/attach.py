@@ -142,7 +142,7 @@ def _show(
     from hpcncf.attach.sampled import profiles
     from hpcncf.cli import attach_page
     from hpcncf.cli.output import print_json
-    from hpcncf.cli.run_summary import BLOCKS, PLAIN
+    from hpcncf.cli.run_summary import marks_for
     from hpcncf_analysis.diagnosis.summary import conclude_cores
 
     ranks, nodes = records(
@@ -179,7 +179,7 @@ def _show(
         }
         print_json("attach", plain)
         return 0
-    marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN
+    marks = marks_for(sys.stdout)
     command = attach_page.name_command(ranks[0].run["workload"]["command"])
     title = f"{what}, {job.name if job else command}"
     print(*attach_page.lines(title, raws, ranks, nodes, marks, unseen), sep="\n")

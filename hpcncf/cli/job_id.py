@@ -71,10 +71,10 @@ def describe_unknown(job: str, results: Path | None) -> str:
 def show(found: FoundAttempts, as_json: bool) -> int:
     """Print the summary of each attempt; returns exit code 3 if none left a record, else 0."""
     from hpcncf.cli.output import format_path, print_json
-    from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
+    from hpcncf.cli.run_summary import lines, marks_for
     from hpcncf_analysis.diagnosis.summary import summarize
 
-    marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN
+    marks = marks_for(sys.stdout)
     shown = 0
     plain: list[dict[str, Any]] = []
     for attempt, claim in found:

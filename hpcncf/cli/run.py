@@ -175,12 +175,10 @@ def summarize(recorded: RecordedCommand) -> Summary:
 
 def show(summary: Summary, folder: Path, choice: AutoChoice | None = None) -> None:
     from hpcncf.cli.output import format_path
-    from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
+    from hpcncf.cli.run_summary import lines, marks_for
 
-    encoding = (sys.stderr.encoding or "").lower()
-    marks = BLOCKS if encoding.startswith("utf") else PLAIN
     trials = ["", *auto.describe(choice)] if choice else []
-    text = lines(summary, format_path(folder), marks)
+    text = lines(summary, format_path(folder), marks_for(sys.stderr))
     print(*trials, "", *text, sep="\n", file=sys.stderr)
 
 

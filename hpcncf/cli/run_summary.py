@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from hpcncf.collect.node_means import IDLE_MIB_S, TRAFFIC, mean, traffic
 from hpcncf.text import format_duration
@@ -38,6 +38,11 @@ class Marks:
 
 PLAIN = Marks("#", "+", ".")
 BLOCKS = Marks("█", "▒", "·")
+
+
+def marks_for(stream: TextIO) -> Marks:
+    """Marks that the stream's encoding can show."""
+    return BLOCKS if (stream.encoding or "").lower().startswith("utf") else PLAIN
 
 
 def lines(summary: Summary, folder: str, marks: Marks = PLAIN) -> list[str]:

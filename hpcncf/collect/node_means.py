@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -23,16 +24,21 @@ def ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
-    """Mean of a series over all GPUs and windows with a value, weighted by window length."""
+def mean_over_windows(series: Iterable[float | None], lengths_s: Iterable[float]) -> float | None:
+    """Mean of the windows with a value, weighted by their lengths; None if there are none."""
     known = [
-        (value * length, length)
-        for node in nodes
-        for gpu in node.gpus or []
-        for value, length in zip(series(gpu), node.length_s, strict=True)
+        (value * length_s, length_s)
+        for value, length_s in zip(series, lengths_s, strict=True)
         if value is not None
     ]
-    return ratio(sum(part for part, _ in known), sum(length for _, length in known))
+    return ratio(sum(part for part, _ in known), sum(length_s for _, length_s in known))
+
+
+def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
+    """Mean of a series over all GPUs and windows with a value, weighted by window length."""
+    gpus = [(gpu, node.length_s) for node in nodes for gpu in node.gpus or []]
+    values = chain.from_iterable(series(gpu) for gpu, _ in gpus)
+    return mean_over_windows(values, chain.from_iterable(lengths_s for _, lengths_s in gpus))
 
 
 def traffic(nodes: Sequence[NodeRecord]) -> dict[str, float | None]:

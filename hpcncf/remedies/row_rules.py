@@ -27,7 +27,7 @@ Group = dict[str, Any]
 
 
 class RowRule:
-    """Rule by which one optimizer updates one table's rows; `group` is the optimizer's param_group."""
+    """Rule by which an optimizer updates one table's rows; `group` is its param_group."""
 
     moves = series = False
     """Of `IdleSteps`."""

@@ -28,7 +28,7 @@ HPCNCF_MIB: Final = 64.0
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """Slurm resources of one run, or of several that share a GPU, and the sources of the figures."""
+    """Slurm resources of one run, or of several that share a GPU, and the figures' sources."""
 
     resources: Resources
     expected_s: float | None

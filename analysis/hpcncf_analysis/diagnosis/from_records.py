@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from hpcncf.collect.node_means import ratio
+from hpcncf.collect.node_means import mean_over_windows, ratio
 from hpcncf.collect.resource_columns import (
     TIMED,
     all_or_none,
@@ -263,19 +263,13 @@ def mean_gpus(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord] = ()) -> 
             number += 1
             length_s += sum(lengths)
             joules += [each for each in compress(gpu.energy_j, chosen) if each is not None]
-            ours = _mean(compress(gpu.ours, chosen), lengths)
-            share = _mean(compress(gpu.busy, chosen), lengths) if ours is None else ours
+            ours = mean_over_windows(compress(gpu.ours, chosen), lengths)
+            share = mean_over_windows(compress(gpu.busy, chosen), lengths) if ours is None else ours
             busy += [] if share is None else [share]
     if not busy:
         return None
     watts = sum(joules) / length_s if joules and length_s else None
     return Gpus(number, sum(busy) / len(busy), watts, training)
-
-
-def _mean(series: Iterable[float | None], lengths: Sequence[float]) -> float | None:
-    known = [(value, s) for value, s in zip(series, lengths, strict=True) if value is not None]
-    total_s = sum(s for _, s in known)
-    return sum(value * s for value, s in known) / total_s if total_s else None
 
 
 def traffic_of(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> Traffic | None:

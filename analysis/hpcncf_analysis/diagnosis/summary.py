@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.collect.node_means import mean_over_windows
 from hpcncf.records.plain import TOO_SHORT_S
 
 if TYPE_CHECKING:
@@ -144,18 +145,12 @@ def requested_remedies(rank: RankRecord) -> tuple[RequestedRemedy, ...]:
 
 def share_cores(node: NodeRecord) -> tuple[CoreShares, ...]:
     """Shares of each CPU of the node's record; empty if it was never sampled."""
-    lengths = node.length_s
-    if not sum(lengths):
-        return ()
-    return tuple(
-        CoreShares(cpu, _mean(ours, lengths), _mean(busy, lengths))
-        for cpu, ours, busy in zip(node.cpus, node.ours, node.busy, strict=True)
-    )
-
-
-def _mean(shares: list[float], lengths: list[float]) -> float:
-    pairs = zip(shares, lengths, strict=True)
-    return sum(share * length for share, length in pairs) / sum(lengths)
+    found = []
+    for cpu, *series in zip(node.cpus, node.ours, node.busy, strict=True):
+        ours, busy = (mean_over_windows(each, node.length_s) for each in series)
+        if ours is not None and busy is not None:
+            found.append(CoreShares(cpu, ours, busy))
+    return tuple(found)
 
 
 def conclude_cores(rank: RankRecord, node: NodeRecord) -> str:
@@ -165,7 +160,7 @@ def conclude_cores(rank: RankRecord, node: NodeRecord) -> str:
         return "How it uses its cores was not seen."
     if used is None or rank.elapsed_s < TOO_SHORT_S:
         return "Too short to say how it uses its cores."
-    others = _mean(node.others_cores, node.length_s) if sum(node.length_s) else 0.0
+    others = mean_over_windows(node.others_cores, node.length_s) or 0.0
     if others >= DISTURBED_CORES:
         return _disturbed(rank, others)
     if cores.usable < cores.allocated and used >= FULL_SHARE * cores.usable:
