@@ -15,7 +15,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(RUN_READY)  ## Train the demo on this machine: a first report in two minutes, all in four
+demo: $(RUN_READY)  ## Train the demo on this machine: a first report in two minutes, all in five
 	$(BIN)/hpcncf data prepare frappe --or-synthetic -o data/frappe
 	@trap 'trap "" INT; $(BIN)/hpcncf cancel --all results/demo; $(BIN)/hpcncf report results/demo; exit 130' INT; \
 	for round in 1 2 3; do \
