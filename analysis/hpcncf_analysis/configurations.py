@@ -46,8 +46,8 @@ MAX_LABEL_WORD: Final = 32
 MAX_VARYING: Final = 5
 """If more settings than this vary, a label names those of its own alone."""
 INERT: Final = re.compile(r"training\.(\w+) has no effect\b")
-# With more configurations than this, figures name them by number: labels would cover each other.
-MAX_LABELLED: Final = 8
+# With more configurations than this, a figure has no key: its numbers are the table's.
+MAX_LABELLED: Final = 12
 MAX_DRAWN: Final = 24
 
 MAX_OTHERS_SHARE: Final = 0.1

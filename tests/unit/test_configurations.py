@@ -249,12 +249,12 @@ def test_other_data_is_another_series_and_a_batch_that_follows_the_ranks_is_not(
 
 
 def test_many_configurations_are_named_by_number() -> None:
-    few = group_configurations([row(cores=cores) for cores in range(1, 9)])
-    many = group_configurations([row(cores=cores) for cores in range(1, 11)])
+    few = group_configurations([row(cores=cores) for cores in range(1, 13)])
+    many = group_configurations([row(cores=cores) for cores in range(1, 15)])
     assert list(figure_key(few).values()) == [one.label for one in few]
     assert list(number_rows(few).values()) == list(figure_key(few))
     assert figure_key(many) == {}
-    assert list(number_rows(many).values()) == list(range(1, 11))
+    assert list(number_rows(many).values()) == list(range(1, 15))
     crowd = group_configurations(
         [row(cores=cores, instances_per_s=100.0 + cores) for cores in range(1, 41)]
     )
